@@ -32,10 +32,10 @@ lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(READY)  ## pyright
+types: $(READY)  ## pyright, stricter than the pyrefly of the tests; a minute
 	$(BIN)/pyright
 
-tests: $(READY)  ## the default tests, pyright among them
+tests: $(READY)  ## the default tests, types by pyrefly among them
 	$(PYTEST)
 
 test-slow: $(READY)  ## the slow tests, one at a time: some train on all cores within a time limit

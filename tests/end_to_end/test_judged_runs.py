@@ -242,6 +242,7 @@ def test_clips_and_meshes_are_judged_as_their_files_are(
         assert "coverage compares sets" in said.err
 
 
+@pytest.mark.slow  # the judge itself: tests/judges/test_clip_score.py
 def test_generated_pictures_are_judged_by_their_captions(
     quintet: Quintet, trained: Path, tmp_path: Path
 ) -> None:

@@ -20,6 +20,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 DISCS = r"(a \w+ disc: its middle is \d\.\d\d red, \d\.\d\d green, \d\.\d\d blue\n){3}"
 BALLS = r"(a ball flies (left|right): [+-]\d\.\d\d to the right\n){2}"
 SAYS = {
+    "decoder": (
+        [""],
+        r"latents are equal\nmean error of a pixel: 0\.\d+ before, 0\.\d+ after\n",
+    ),
     "flow": (["autoencoder", "painter", "quick"], DISCS),
     "maskgit": (["tokenizer", "painter"], DISCS),
     "mesh_autoencoder": (
@@ -69,7 +73,8 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-LONG = ["flow", "maskgit", "mesh_transformer", "video_flow", "video_maskgit", "vocoder", "voicebox"]
+LONG = ["flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "video_flow", "video_maskgit"]
+LONG += ["video_tokenizer", "vocoder", "voicebox"]
 NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
 
 

@@ -142,6 +142,19 @@ def test_a_body_that_does_not_arrive_ends_the_request(plain):
         assert b" 408 " in client.recv(1000).split(b"\r\n")[0]
 
 
+def test_a_connection_without_a_whole_header_is_closed(plain, monkeypatch):
+    """Also after an answered request."""
+    from quintet.serve import connections
+
+    monkeypatch.setattr(connections, "SILENCE", 0.5)
+    header = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+    for spoken in (b"", header, header + b"\r\n" + header):
+        with socket.create_connection(("127.0.0.1", plain.port), timeout=5) as client:
+            client.sendall(spoken)
+            answered = b"".join(iter(lambda: client.recv(1000), b""))
+            assert answered.count(b"HTTP/1.1 200") == spoken.count(b"\r\n\r\n")
+
+
 def test_a_failure_is_a_sentence_without_the_text(plain, capfd):
     status, headers, body = asked(plain, method="POST", body=b"fail")
     assert (status, sentence(body)) == (500, "the server failed: KeyError")

@@ -238,3 +238,14 @@ def test_watching_changes_nothing_in_the_folder(run: Path, site: Site) -> None:
     site.page([])
     site.news(["a"], {})
     assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*")) == before
+
+
+def test_a_new_run_is_offered_without_loading_the_page_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Page(Site(run.parent, writes=False), "a")
+    assert 'value="a" checked' in page.news()["parts"]["chooser"]
+    make_run(run.parent / "b")
+    assert page.news()["parts"] == {}  # the folder was searched a moment ago
+    monkeypatch.setattr("quintet.watch.site.LISTED", 0.0)
+    assert 'value="b"' in page.news()["parts"]["chooser"]

@@ -86,7 +86,7 @@ def new_run(name: str, recipe: Recipe, run: Path, arguments: list[str]) -> str:
     """The command for a run with these arguments, the other settings of `run` and its weights."""
     typed = _typed(run, arguments)
     default = {s.name: s.default for s in settings_of(rooms.recipe_function(name)())}
-    frozen = {stage: str(run / "frozen" / stage) for stage in recipe.stages}
+    frozen: dict[str, Any] = {stage: str(run / "frozen" / stage) for stage in recipe.stages}
     lasting = settings_of(dataclasses.replace(recipe, **frozen))
     changed = [s for s in lasting if s.default != default[s.name] and s.name not in OF_ITS_START]
     flags = [word for s in changed if s.name not in typed for word in s.words]

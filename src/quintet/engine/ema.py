@@ -37,7 +37,7 @@ class EMA:
         for indices in self.by_type.values():
             # SGD with a weight decay of 1 and the weights as gradients: v - lr (v - p). It is the
             # only kernel that passes once over all tensors and takes the flag from the device.
-            torch._fused_sgd_(
+            torch._fused_sgd_(  # type: ignore[call-overload]
                 [self.values[i] for i in indices],
                 [self.parameters[i] for i in indices],
                 [],

@@ -29,7 +29,8 @@ def settled(
     if about is None:
         length = recipe.schedule_steps or recipe.steps
         planned = recipe.planned_steps or length
-        changes = {"schedule_steps": length, "planned_steps": planned, "precision": precision}
+        lengths = {"schedule_steps": length, "planned_steps": planned}
+        changes: dict[str, Any] = {**lengths, "precision": precision}
         return dataclasses.replace(recipe, **changes)
     recorded = about.get("settings", {})
     recipe = dataclasses.replace(recipe, **_left_open(recipe, recorded))

@@ -22,7 +22,9 @@ T = TypeVar("T")
 class World(Protocol):
     """The device and the processes, as tasks and losses see them."""
 
-    device: torch.device
+    @property
+    def device(self) -> torch.device: ...
+
     rank: int
     size: int
     is_main: bool

@@ -40,7 +40,8 @@ def find(name: str) -> Path | None:
     if name in PACKAGED:
         package, file = PACKAGED[name]
         spec = find_spec(package)
-        paths += [Path(place, file) for place in (spec and spec.submodule_search_locations) or ()]
+        places = spec.submodule_search_locations if spec else None
+        paths += [Path(place, file) for place in places or ()]
     return next((path for path in paths if path.is_file()), None)
 
 

@@ -111,7 +111,8 @@ def pictures(result: "Comparison") -> str:
 
 def figure(name: str, picture: Pixels) -> str:
     label = text(name)
-    detail = middle(picture, tuple(min(side, DETAIL) for side in picture.shape[:2]))
+    height, width = picture.shape[:2]
+    detail = middle(picture, (min(height, DETAIL), min(width, DETAIL)))
     # Whole multiples, so that all pixels appear equally large.
     wide = max(1, round(128 / max(detail.shape[:2]))) * detail.shape[1]
     return (

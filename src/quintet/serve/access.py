@@ -344,10 +344,12 @@ def uvicorn_server(app: App) -> Any:
     require_extra()
     import uvicorn
 
+    from quintet.serve.connections import Connection
+
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=Connection,
             ws="none",
             loop="asyncio",
             log_config=None,

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ MAX_SHOWN = 8
 """Runs on a page: the number of colours."""
 MAX_RUNS, MAX_FOLDERS, DEPTH = 500, 3000, 3
 """Runs that are found, folders that are searched, and how deep."""
+LISTED = 10.0
+"""Seconds between two searches for new runs."""
 MAX_FOLLOWED = 32
 """Runs that are kept in memory."""
 MAX_SAMPLES = 4
@@ -44,6 +47,7 @@ class Site:
         self.root, self.writes = root, writes
         self.followers: dict[str, Follower] = {}
         self.samples: dict[Any, Digested] = {}
+        self.listed: tuple[float, Sequence[str]] = (-LISTED, ())
         self.lock = threading.Lock()
 
     def paths(self) -> dict[str, Path]:
@@ -71,8 +75,15 @@ class Site:
             sources = [follower.read() for follower in runs.values()]
             code = (HERE / "page.js").read_text(encoding="utf-8")
             style = (HERE / "page.css").read_text(encoding="utf-8")
-            top = f"<style>{style}</style>{self._chooser(runs)}{self._bars(sources)}"
+            chooser = f'<div id="chooser">{self._chooser(runs)}</div>'
+            top = f"<style>{style}</style>{chooser}{self._bars(sources)}"
             return page(sources, Live(top, code))
+
+    def _offered(self) -> Sequence[str]:
+        """Names of the runs, listed anew after some seconds: it searches folders."""
+        if time.monotonic() > self.listed[0] + LISTED:
+            self.listed = (time.monotonic(), list(self.paths()))
+        return self.listed[1]
 
     def _chooser(self, shown: Mapping[str, Follower]) -> str:
         if is_run(self.root):
@@ -80,7 +91,7 @@ class Site:
         boxes = "".join(
             f'<li><label><input type="checkbox" name="run" value="{text(name)}"'
             f"{' checked' if name in shown else ''}> {text(name)}</label></li>"
-            for name in self.paths()
+            for name in self._offered()
         )
         if not boxes:
             return f'<p class="soft">There are no runs in {text(self.root)} yet.</p>'
@@ -116,7 +127,8 @@ class Site:
             sources = [with_live_rows(follower.read()) for follower in runs.values()]
             news: dict[str, Any] = {"digests": {}, "parts": {}, "points": {}}
             groups = group_by_recipe(sources)
-            for part, make in page_parts(groups).items():
+            parts = page_parts(groups) | {"chooser": lambda: self._chooser(runs)}
+            for part, make in parts.items():
                 kind, _, index = part.rpartition("-")
                 group = groups[int(index)] if kind else []
                 held = mapping(have.get("digests")).get(part)

@@ -248,9 +248,10 @@ def test_tokenizing_while_training_collects_no_statistics() -> None:
 
 
 # The tokenizer of videos is compiled with the others; see tests/video/test_model.py.
-GRAPHS = [("lfq", True), ("fsq", False)]
+GRAPHS = [("lfq", True)]
 OTHER_GRAPHS = [
     ("fsq", True),
+    ("fsq", False),
     ("bsq", True),
     ("vq", True),
     ("vq", False),

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from quintet.engine.data.plans import Plan, Request
+from quintet.engine.data.seat import Seat
 from quintet.engine.data.source import Prefetching, Source, as_source
 from quintet.engine.data.transfer import Transfer
 from quintet.engine.data.workers import (
@@ -29,7 +30,6 @@ from quintet.engine.data.workers import (
 )
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key, Permutation
-from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 
 TRIES = 16
@@ -121,7 +121,7 @@ def unreadable_message(last: Damaged, what: str) -> str:
     return f"{TRIES} {what} in a row could not be read; the last: {last.name}: {last.reason}"
 
 
-def rank_error(message: str, world: World) -> RunError:
+def rank_error(message: str, world: Seat) -> RunError:
     """An error of this process alone: the command line prints only those of the main process."""
     if world.rank:
         sys.stderr.write(f"quintet: process {world.rank}: {message}\n")
@@ -129,7 +129,7 @@ def rank_error(message: str, world: World) -> RunError:
 
 
 def loading_failed(
-    source: Source, requests: Sequence[Request], world: World, timeout: float | None = None
+    source: Source, requests: Sequence[Request], world: Seat, timeout: float | None = None
 ) -> RunError:
     """Workers died on one of the requests, or were stuck on it for `timeout` seconds."""
     names = [source.name(request.sample) for request in requests[:MAX_NAMED]]
@@ -150,7 +150,7 @@ class Stream:
         source: Source,
         collate: Callable[[list[Any]], Any],
         plan: Plan,
-        world: World,
+        world: Seat,
         *,
         seed: int,
         accumulate: int,
@@ -260,7 +260,7 @@ class Fixed:
         source: Source,
         collate: Any,
         batch_size: int,
-        world: World,
+        world: Seat,
         workers: int,
         timeout: float = TIMEOUT,
     ):

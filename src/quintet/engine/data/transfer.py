@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quintet.engine.data.seat import Seat
 from quintet.engine.data.wire import mapped, widened
-from quintet.engine.machine.world import World
 
 AHEAD = 3
 """Steps that the host may be ahead of the GPU. Every one of them holds a batch on the device."""
 
 
 class Transfer:
-    def __init__(self, world: World):
+    def __init__(self, world: Seat):
         self.world = world
         is_gpu = world.device.type == "cuda"
         self.stream = torch.cuda.Stream(world.device) if is_gpu else None

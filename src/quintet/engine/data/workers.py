@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from quintet.engine.data.seat import Seat
 from quintet.engine.data.wire import Parcel, Slots
-from quintet.engine.machine.world import World, keep_freed_memory
+from quintet.engine.machine.world import keep_freed_memory
 
 POLL_SECONDS = 0.5
 """Interval between checks of the workers while waiting for a batch."""
@@ -70,7 +71,7 @@ class Loader(DataLoader[Any]):
 
 
 def loader(
-    samples: Dataset[Any], batches: Any, collate: Any, workers: int, world: World, ahead: int = 4
+    samples: Dataset[Any], batches: Any, collate: Any, workers: int, world: Seat, ahead: int = 4
 ) -> Loader:
     slots = Slots(workers, ahead) if workers else None
     batches = Loader(

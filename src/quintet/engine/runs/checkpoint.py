@@ -70,7 +70,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
             digest.update(piece)
         for name in ordered:
             flat = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
-            data = memoryview(flat.numpy())  # pyright: ignore[reportArgumentType]
+            data = memoryview(flat.numpy())  # type: ignore[arg-type]
             for begin in range(0, len(data), CHUNK):
                 file.write(data[begin : begin + CHUNK])
                 digest.update(data[begin : begin + CHUNK])

@@ -89,4 +89,5 @@ def resolved(recipe: Recipe, run: Path, recorded_split: bool = True) -> Recipe:
     if not recipe.stages:
         return recipe
     check(run, read_json(run / "config.json").get("frozen", {}))
-    return dataclasses.replace(recipe, **{n: str(run / "frozen" / n) for n in recipe.stages})
+    inside: dict[str, Any] = {name: str(run / "frozen" / name) for name in recipe.stages}
+    return dataclasses.replace(recipe, **inside)

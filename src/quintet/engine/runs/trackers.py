@@ -60,7 +60,8 @@ class TensorBoard(Sink):
             elif file.suffix == ".txt":
                 self.writer.add_text(tag, data.decode("utf-8", "replace"), step)
             if value is not None:
-                self.writer._get_file_writer().add_summary(Summary(value=[value]), step)
+                writer = self.writer._get_file_writer()
+                writer.add_summary(Summary(value=[value]), step)  # type: ignore[union-attr]
 
     def close(self) -> None:
         self.writer.close()

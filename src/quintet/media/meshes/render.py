@@ -106,7 +106,7 @@ def _view(azimuth: float, elevation: float) -> Floats:
     around, above = radians(azimuth), radians(elevation)
     eye = np.array([np.sin(around) * np.cos(above), -np.cos(around) * np.cos(above), np.sin(above)])
     right = np.array([np.cos(around), np.sin(around), 0.0])
-    return np.stack([right, np.cross(eye, right), eye])
+    return np.stack([right, np.cross(eye, right), eye])  # type: ignore[return-value]
 
 
 def _flat(model: Floats) -> Floats:
@@ -273,7 +273,7 @@ def _blurred(mask: Picture, reach: int) -> Picture:
     width = 2 * reach + 1
     for _ in range(2):
         total = np.cumsum(np.pad(mask, ((reach + 1, reach), (0, 0))), axis=0)
-        mask = ((total[width:] - total[:-width]) / np.float32(width)).T
+        mask = ((total[width:] - total[:-width]) / np.float32(width)).T  # type: ignore[assignment]
     return mask
 
 

@@ -56,8 +56,10 @@ class CodeEmbedding(nn.Module):
 
 def axis_subsets(axes: int) -> list[tuple[int, ...]]:
     """Each axis, and each pair of axes if there are more than two."""
-    singles = [(axis,) for axis in range(axes)] if axes > 1 else []
-    pairs = [(a, b) for a in range(axes) for b in range(a)] if axes > 2 else []
+    singles: list[tuple[int, ...]] = [(axis,) for axis in range(axes)] if axes > 1 else []
+    pairs: list[tuple[int, ...]] = (
+        [(a, b) for a in range(axes) for b in range(a)] if axes > 2 else []
+    )
     return singles + pairs
 
 

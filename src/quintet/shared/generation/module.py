@@ -10,7 +10,7 @@ A run keeps its weights, and not its code: whoever loads the generator gives the
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, Self
+from typing import Any, ClassVar, Literal, NoReturn, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -163,7 +163,8 @@ class LatentModule(TokenizerModel):
         if not values.requires_grad:
             return set()
         names, parameters = zip(*self.named_parameters())
-        grads = torch.autograd.grad(values.sum(), parameters, allow_unused=True)
+        found = torch.autograd.grad(values.sum(), parameters, allow_unused=True)
+        grads = cast("tuple[Tensor | None, ...]", found)
         return {name for name, grad in zip(names, grads) if grad is not None}
 
     def train(self, mode: bool = True) -> Self:
