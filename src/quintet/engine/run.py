@@ -140,6 +140,9 @@ class Run:
             self.rollbacks.fail(failure)
         self.meters.ids.clear()
         self.saver.writer.check()
+        if self.folder.uploader is not None:
+            for sentence in self.folder.uploader.reported():
+                self.say(sentence)
 
     def evaluate(self, counts: bool = True) -> dict[str, float]:
         """Averaged and live weights on the held-out set, and exhibits from the averaged ones. One
@@ -225,9 +228,9 @@ class Run:
         if self.saver.saved_step != self.step:
             self.save()
             self.go_back_if_failed()
-        self.finish()  # together: a launcher kills the rest once one process is gone
+        missing = self.finish(bounded=True)  # together: a launcher kills the rest
         raise Stopped(
-            f"stopped at step {self.step} by {REASON[code]}; the state is saved. "
+            f"stopped at step {self.step} by {REASON[code]}; the state is saved. {missing}"
             f"Resume with: {command('resume', self.folder.path, *REMEDY.get(code, ()))}",
             STATUS[code],
         )
@@ -247,9 +250,16 @@ class Run:
         self.clock.restart(seconds)
         self.say(sentence)
 
-    def finish(self) -> None:
+    def finish(self, bounded: bool = False) -> str:
+        """Wait until the last checkpoint is written and, within limits, uploaded; a sentence says
+        what is not."""
         self.saver.writer.wait()
+        uploader = self.folder.uploader
+        missing = uploader.finish(bounded) if uploader else ""
         self.world.barrier()
+        if missing and not bounded:
+            raise RunError(missing)
+        return missing and f"{missing}. "
 
     def close(self) -> None:
         self.stream.close()
