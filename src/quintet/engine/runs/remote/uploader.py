@@ -30,7 +30,7 @@ STALLED = 600.0
 """Seconds without progress after which a run that has ended gives up."""
 PAUSE, SHARE = 15.0, 20
 """Between two uploads of reports: at least so many seconds, and so many times the last one's."""
-BACKOFF, RELEASE = 30.0, 10.0
+BACKOFF, RELEASE = 30.0, 4.0
 
 
 class Uploader:
