@@ -17,6 +17,7 @@ COMMANDS = {
     "list": "list_",
     "train": "train",
     "resume": "resume",
+    "launch": "launch.command",
     "evaluate": "evaluate",
     "judges": "judges",
     "sample": "sample",
