@@ -28,7 +28,7 @@ diffusers: Any = Library("diffusers")
 transformers: Any = Library("transformers")
 
 RATE, LENGTH = 8000, 2000
-# Residual codebooks and Gaussian latents; the others take the same code.
+# Residual codebooks; the others take the same code, Gaussian latents that of images.
 QUICK = ("DacModel",)
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SOUNDS]
