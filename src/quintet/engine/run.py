@@ -228,7 +228,7 @@ class Run:
         if self.saver.saved_step != self.step:
             self.save()
             self.go_back_if_failed()
-        missing = self.finish(bounded=True)  # together: a launcher kills the rest
+        missing = self.finish(code)  # together: a launcher kills the rest
         raise Stopped(
             f"stopped at step {self.step} by {REASON[code]}; the state is saved. {missing}"
             f"Resume with: {command('resume', self.folder.path, *REMEDY.get(code, ()))}",
@@ -250,14 +250,15 @@ class Run:
         self.clock.restart(seconds)
         self.say(sentence)
 
-    def finish(self, bounded: bool = False) -> str:
-        """Wait until the last checkpoint is written and, within limits, uploaded; a sentence says
-        what is not."""
+    def finish(self, code: int = 0) -> str:
+        """Wait until the last checkpoint is written and, within limits, uploaded. What is not is an
+        error at the end of the run; after a stop, whose code this is, a sentence."""
         self.saver.writer.wait()
         uploader = self.folder.uploader
-        missing = uploader.finish(bounded) if uploader else ""
+        hurry = lambda: code not in (0, FLAT) or self.signals.asked()
+        missing = uploader.finish(hurry) if uploader else ""
         self.world.barrier()
-        if missing and not bounded:
+        if missing and not code:
             raise RunError(missing)
         return missing and f"{missing}. "
 

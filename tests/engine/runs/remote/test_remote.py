@@ -115,13 +115,13 @@ def test_a_run_that_is_lost_stops_and_overwrites_nothing(
     mine = writing()
     save(mine.mirror, 2)
     mine.saved(2, prunes=True)
-    assert mine.finish(bounded=True) == ""
+    assert mine.finish() == ""
     other = {"owner": "other", "host": "elsewhere", "process": 7, "until": time.time() + 60}
     Bucket(url).write("lease/00000002.json", json.dumps(other).encode())
     before = {name: Bucket(url).read(name) for name in Bucket(url).list()}
     save(mine.mirror, 4)
     mine.saved(4, prunes=True)
-    assert "taken by process 7 on elsewhere" in mine.finish(bounded=True)
+    assert "taken by process 7 on elsewhere" in mine.finish()
     with pytest.raises(Lost):
         mine.reported()
     mine.close()
@@ -138,7 +138,7 @@ def test_the_bucket_is_pruned_as_the_disk(url: str, writing: Callable[..., Uploa
         if step == 20:
             write_json(mine.mirror.path / "best.json", {"step": 20, "value": 1.0})
         mine.saved(step, prunes=True)
-        assert mine.finish(bounded=True) == ""
+        assert mine.finish() == ""
         checkpoint.retain(mine.mirror.checkpoints, 2, 30, 20, "me", newest=step)
     assert stored(url) == [20, 30, 50, 60] == checkpoint.steps_in(mine.mirror.checkpoints)
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_was_superseded_while_another_was_sent_is_passed_over(
         checkpoint.retain(mine.mirror.checkpoints, 1, 0, None, "me", step, mine.uploading)
     assert checkpoint.steps_in(mine.mirror.checkpoints) == [1, 4]  # 1 is being sent
     goes_on.set()
-    assert mine.finish(bounded=True) == ""
+    assert mine.finish() == ""
     assert stored(url) == [4]
     assert not [name for name in sent if "step-00000002" in name or "step-00000003" in name]
 
@@ -183,7 +183,7 @@ def test_a_checkpoint_counts_only_with_its_state_and_after_the_reports_up_to_it(
     (mine.mirror.path / "metrics.jsonl").write_text('{"step": 2}\n')
     write_json(mine.mirror.path / "best.json", {"step": 2, "value": 1.0})
     mine.saved(2, prunes=True)
-    assert mine.finish(bounded=True) == ""
+    assert mine.finish() == ""
     names = [name for name in order if not name.startswith("lease")]
     step = "checkpoints/step-00000002"
     assert names[0] == f"{step}/net.safetensors"
@@ -198,17 +198,48 @@ def test_what_a_rollback_discards_leaves_the_bucket(
     for step in (2, 4):
         save(mine.mirror, step)
         mine.saved(step, prunes=True)
-        assert mine.finish(bounded=True) == ""
+        assert mine.finish() == ""
     shutil.rmtree(checkpoint.path_of(mine.mirror.checkpoints, 4))
     mine.forget_after(2)
     mine.reported()
-    assert mine.finish(bounded=True) == ""
+    assert mine.finish() == ""
     assert stored(url) == [2]
     save(mine.mirror, 4, value=0.5)  # repeated, with another data order
     mine.saved(4, prunes=True)
-    assert mine.finish(bounded=True) == ""
+    assert mine.finish() == ""
     state = Bucket(url).read("checkpoints/step-00000004/state.json")
     assert state == (mine.mirror.checkpoints / "step-00000004/state.json").read_bytes()
+
+
+def test_a_step_that_is_discarded_and_repeated_during_its_upload_is_sent_anew(
+    url: str, writing: Callable[..., Uploader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = writing()
+    save(mine.mirror, 2)
+    mine.saved(2, prunes=True)
+    assert mine.finish() == ""
+    sends, goes_on = threading.Event(), threading.Event()
+    put = mine.bucket.put
+
+    def slow(path: Path, name: str) -> None:
+        put(path, name)
+        sends.set()
+        goes_on.wait(10)
+
+    monkeypatch.setattr(mine.bucket, "put", slow)
+    save(mine.mirror, 4)
+    mine.saved(4, prunes=True)
+    assert sends.wait(10)
+    shutil.rmtree(checkpoint.path_of(mine.mirror.checkpoints, 4))
+    mine.forget_after(2)
+    save(mine.mirror, 4, value=0.5)
+    mine.saved(4, prunes=True)
+    goes_on.set()
+    assert mine.finish() == ""
+    assert stored(url) == [2, 4]
+    for name in ("state.json", "net.safetensors"):
+        there = Bucket(url).read(f"checkpoints/step-00000004/{name}")
+        assert there == (mine.mirror.checkpoints / "step-00000004" / name).read_bytes()
 
 
 def test_a_store_that_is_away_for_a_while_costs_nothing(
@@ -227,13 +258,13 @@ def test_a_store_that_is_away_for_a_while_costs_nothing(
     monkeypatch.setattr(mine.bucket, "put", unsteady)
     monkeypatch.setenv("QUINTET_UPLOAD_SECONDS", "1")
     mine.saved(2, prunes=True)
-    missing = mine.finish(bounded=True)
+    missing = mine.finish()
     assert "checkpoint 2 could not be uploaded (ConnectionError: no route)" in missing
     assert "holds no checkpoint" in missing
     assert str(mine.mirror.path) in missing
     assert any("cannot be written" in note for note in mine.reported())
     away = False
-    assert mine.finish(bounded=True) == ""
+    assert mine.finish() == ""
     assert stored(url) == [2]
     assert any("is written again" in note for note in mine.reported())
 
@@ -247,13 +278,13 @@ def test_what_was_not_uploaded_is_kept_by_the_last_writer_and_dropped_by_others(
     mine = writing()
     save(mine.mirror, 2)
     mine.saved(2, prunes=True)
-    assert mine.finish(bounded=True) == ""
+    assert mine.finish() == ""
     mine.close()
     save(mine.mirror, 4)  # as a process leaves it that is killed before the upload
     again = writing()
     assert checkpoint.steps_in(again.mirror.checkpoints) == [2, 4]
     again.reported()
-    assert again.finish(bounded=True) == ""
+    assert again.finish() == ""
     assert stored(url) == [2, 4]
     again.close()
     save(mine.mirror, 6)
@@ -262,7 +293,7 @@ def test_what_was_not_uploaded_is_kept_by_the_last_writer_and_dropped_by_others(
     assert checkpoint.steps_in(other.mirror.checkpoints) == [4]  # the newest
     save(other.mirror, 5)
     other.saved(5, prunes=True)
-    assert other.finish(bounded=True) == ""
+    assert other.finish() == ""
     other.close()
     move_to("one", tmp_path, monkeypatch)
     back = writing()
@@ -291,7 +322,7 @@ def test_an_unfinished_or_damaged_checkpoint_is_passed_over(
     for step in (2, 4):
         save(mine.mirror, step)
         mine.saved(step, prunes=True)
-        assert mine.finish(bounded=True) == ""
+        assert mine.finish() == ""
     mine.close()
     bucket = Bucket(url)
     content = bucket.read("checkpoints/step-00000004/net.safetensors")
@@ -306,7 +337,7 @@ def test_an_unfinished_or_damaged_checkpoint_is_passed_over(
     assert "does not match its digest" in notes[0]
     mine = writing()  # a writer removes what a killed upload left
     mine.reported()
-    assert mine.finish(bounded=True) == ""
+    assert mine.finish() == ""
     assert not [name for name in bucket.list() if "step-00000006" in name]
 
 

@@ -40,6 +40,7 @@ class Bucket:
             self.fs = filesystem(url, extra, **options, **fresh)
         except ValueError as error:
             raise RunError(f"{url} is not the address of a run: {error}") from None
+        self.is_local = scheme in ("file", "local")
         self.root = str(self.fs._strip_protocol(url)).rstrip("/")
 
     def list(self, below: str = "") -> dict[str, Stored]:
@@ -66,7 +67,11 @@ class Bucket:
         """Write an object only if there is none. An error does not say whether it was written: an
         answer may have been lost."""
         self._make_folder(name)
-        self.fs.pipe_file(self._at(name), content, mode="create")
+        if self.is_local:  # fsspec looks first and writes then
+            with open(self._at(name), "xb") as file:
+                file.write(content)
+        else:
+            self.fs.pipe_file(self._at(name), content, mode="create")
 
     def put(self, path: Path, name: str) -> None:
         if path.stat().st_size <= WHOLE:
@@ -97,7 +102,7 @@ class Bucket:
         return f"{self.root}/{name}" if name else self.root
 
     def _make_folder(self, name: str) -> None:
-        if "file" in (self.fs.protocol if isinstance(self.fs.protocol, tuple) else ()):
+        if self.is_local:
             self.fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
 
     def _tried(self, call: Callable[[], T]) -> T:

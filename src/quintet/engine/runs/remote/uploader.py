@@ -7,9 +7,11 @@ best.json, and only then are older checkpoints removed.
 """
 
 import json
+import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from quintet.engine.errors import RunError
@@ -30,7 +32,7 @@ STALLED = 600.0
 """Seconds without progress after which a run that has ended gives up."""
 PAUSE, SHARE = 15.0, 20
 """Between two uploads of reports: at least so many seconds, and so many times the last one's."""
-BACKOFF, RELEASE = 30.0, 10.0
+BACKOFF, RELEASE = 30.0, 4.0
 
 
 class Uploader:
@@ -84,17 +86,19 @@ class Uploader:
             self.gone |= {s for s in (*(self._seals or {}), self.uploading or 0) if s > step}
             self.written -= self.gone
 
-    def finish(self, bounded: bool) -> str:
-        """Wait until everything is in the bucket; `bounded` by QUINTET_UPLOAD_SECONDS, else while
-        there is progress. Returns what is missing."""
+    def finish(self, hurry: Callable[[], object] = lambda: True) -> str:
+        """Wait until everything is in the bucket, while there is progress; in a `hurry` at most
+        QUINTET_UPLOAD_SECONDS. Returns what is missing."""
         with self._changed:
             self._last = True
             self._ask()
-        limit, begun = float(os.environ.get(WAIT, 100)), time.monotonic()
-        self.progress = max(self.progress, begun)
+        limit, until = float(os.environ.get(WAIT, 100)), math.inf
+        self.progress = time.monotonic()
         while self._done < self._asked and self.error is None:
             now = time.monotonic()
-            if (now - begun > limit) if bounded else (now - self.progress > max(STALLED, limit)):
+            if hurry():
+                until = min(until, now + limit)
+            if now > until or now - self.progress > max(STALLED, limit):
                 break
             with self._changed:
                 self._changed.wait(0.1)
@@ -106,7 +110,7 @@ class Uploader:
         if self.handle is None:
             return
         if self._asked and not self._gave_up and self.error is None and self.lease.lost is None:
-            self.finish(bounded=True)
+            self.finish()
         with self._changed:
             self.error = self.error or RunError("this run has ended")
             self._changed.notify_all()
@@ -200,10 +204,14 @@ class Uploader:
             self._take_stock()
         assert self._seals is not None
         self.lease.check()
-        self._remove(self.gone & {*self._seals})
-        self.gone.clear()
         sent = False
-        while self.error is None and (step := self._next()) is not None:
+        while self.error is None:
+            with self._changed:
+                gone, self.gone = self.gone, set()
+            self._remove(gone & {*self._seals})
+            step = self._next()
+            if step is None:
+                break
             self._send_checkpoint(step)
             sent = True
         if not sent and not whole and time.monotonic() < self._next_files:
@@ -264,7 +272,8 @@ class Uploader:
         path, prefix = path_of(self.mirror.checkpoints, step), _state(step).rpartition("/")[0]
         self.uploading = step
         try:
-            about = read_about(path)
+            state = (path / "state.json").read_bytes()
+            about = json.loads(state)
             if step in self._seals:  # repeated after a rollback: absent until it is complete
                 self._remove({step})
             for name in about["files"]:
@@ -276,7 +285,6 @@ class Uploader:
                 if stored[f"{prefix}/{name}"].size != facts["bytes"]:
                     raise OSError(f"{name} has another size after its upload")
             self._send_files()
-            state = (path / "state.json").read_bytes()
             self.lease.check()
             if step not in self.gone and self.error is None:
                 self.bucket.write(_state(step), state)
