@@ -118,6 +118,12 @@ def test_a_batch_script_is_valid_and_stops_in_time(cli: Cli) -> None:
     assert ". /opt/venv/bin/activate\n" in text
 
 
+def test_no_line_of_the_command_is_run_by_the_script(cli: Cli) -> None:
+    text = cli("launch", "slurm", *RUN, "--setup", "module load cuda\nexport A=1").out
+    assert "\n# export A=1" in text
+    assert text.count("\nexport A=1\n") == 1
+
+
 def test_without_gpus_none_are_asked_for(cli: Cli) -> None:
     texts = [printed(cli, target, "--gpus", 0) for target in FLAGS]
     assert not [text for text in texts if re.search("gpus-per-node|nvidia|accelerators", text)]

@@ -96,7 +96,8 @@ class Job(ABC):
 
 def header(arguments: Sequence[str], use: str) -> str:
     """The command that wrote a file, and what to do with it."""
-    return f"# {command('launch', *arguments)}\n#\n# {use}"
+    lines = [*command("launch", *arguments).splitlines(), "", use]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
 def mounts(volumes: Sequence[str], run: PurePosixPath) -> dict[str, str]:
