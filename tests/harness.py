@@ -85,7 +85,9 @@ def _child(
     name: str,
     log: Path,
     measured: bool,
+    environment: Mapping[str, str],
 ) -> None:
+    os.environ.update(environment)
     os.setsid()  # so that a kill reaches the workers of the data loader too
     os.environ["TOY_FOLDER"] = str(path)
     _prepare(rank, size, port, log)
@@ -117,6 +119,7 @@ class Processes:
         name: str = "toy",
         log: Path | None = None,
         measured: bool = True,
+        environment: Mapping[str, str] | None = None,
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.log = path, log or path.parent / f"{path.name}.log"
@@ -124,7 +127,10 @@ class Processes:
         self.children = [
             _context.Process(
                 target=_child,
-                args=(rank, size, port, recipe, path, mode, name, self.log, measured),
+                args=(
+                    *(rank, size, port, recipe, path, mode, name, self.log, measured),
+                    environment or {},
+                ),
             )
             for rank in range(size)
         ]

@@ -1,5 +1,5 @@
 """The documentation: the site builds, links and paths exist, commands parse, messages are those of
-the source, and the Slurm example stops, requeues and resumes."""
+the source."""
 
 import ast
 import dataclasses
@@ -32,7 +32,6 @@ from quintet.engine.health import PlateauMonitor
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
-SLURM = DOCS / "examples/train.slurm"
 TINY = [
     name
     for name in rooms.names()
@@ -334,28 +333,6 @@ def test_the_table_of_monitors_matches_the_code() -> None:
 
 # -- scaling out ----------------------------------------------------------------------------------
 
-SRUN = """#!/bin/bash
-export SLURM_NTASKS=2
-SLURM_PROCID=0 SLURM_LOCALID=0 "$@" & first=$!
-SLURM_PROCID=1 SLURM_LOCALID=1 "$@" & second=$!
-if [ ! -e stopped ]; then
-    until compgen -G 'run/checkpoints/step-*' > /dev/null; do sleep 0.1; done
-    touch stopped
-    kill -TERM $first $second
-fi
-wait $first; one=$?
-wait $second; two=$?
-exit $((one > two ? one : two))
-"""
-SCONTROL = '#!/bin/bash\nif [ "$1" = requeue ]; then echo "$2" >> queued; else echo 127.0.0.1; fi\n'
-
-
-def test_the_slurm_script_is_valid_shell() -> None:
-    subprocess.run(["bash", "-n", str(SLURM)], check=True)
-    options = re.findall(r"^#SBATCH --([\w-]+)", SLURM.read_text(encoding="utf-8"), re.MULTILINE)
-    assert {"signal", "requeue", "ntasks-per-node", "open-mode"} <= set(options)
-
-
 SMALL = [
     *("--workers", "0", "--batch-size", "2", "--images.valid-limit", "4", "--device", "cpu"),
     *("--evaluate-every", "0", "--images.size", "32", "32", "--model.dim", "16"),
@@ -391,38 +368,6 @@ def test_launchers_start_two_processes_as_shown(line: str, tmp_path: Path) -> No
     assert ended == [0] * nodes, (tmp_path / "log").read_text()
     about = json.loads((tmp_path / "runs/many/config.json").read_text())
     assert (about["processes"], about["global_batch"]) == (2, 4)
-
-
-@pytest.mark.slow
-def test_a_stopped_slurm_job_requeues_and_resumes(tmp_path: Path) -> None:
-    """With stand-ins for srun and scontrol that start two local processes."""
-    (tmp_path / "bin").mkdir()
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o700)
-    lasting = ["--steps", "40", "--save-every", "3"]
-    path = os.pathsep.join([str(tmp_path / "bin"), str(BIN), os.defpath])
-    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "here", "PATH": path}
-
-    def submit() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", str(SLURM), "image/vqgan_tiny", "--run", "run", *lasting, *SMALL],
-            cwd=tmp_path,
-            env={**HERE, **job},
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-
-    first = submit()
-    assert first.returncode == 143, first.stderr
-    assert "by SIGTERM; the state is saved" in first.stderr
-    assert (tmp_path / "queued").read_text().split() == [job["SLURM_JOB_ID"]]
-    second = submit()
-    assert second.returncode == 0, second.stderr
-    assert "resuming at step" in second.stderr
-    assert (tmp_path / "run/checkpoints/step-00000040/state.json").is_file()
-    assert (tmp_path / "queued").read_text().split() == [job["SLURM_JOB_ID"]]
 
 
 # -- reference tables -----------------------------------------------------------------------------

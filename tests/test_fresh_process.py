@@ -72,10 +72,12 @@ def fresh():
     driver.program.communicate()
 
 
-# A trainer imports its model.
+# A trainer imports its model, and the others of its room what this one does.
+KINDS = ("", "MeshTransformer", "MuLaN", "VQGanVAE", "VideoFlow", "VoiceBox")
+QUICK = {f"{kind}Trainer" for kind in KINDS}
+SLOW = {n for n in quintet.__all__ if n.endswith("Trainer") or f"{n}Trainer" in quintet.__all__}
 NAMES = [
-    pytest.param(n, marks=pytest.mark.slow if f"{n}Trainer" in quintet.__all__ else ())
-    for n in quintet.__all__
+    pytest.param(n, marks=pytest.mark.slow if n in SLOW - QUICK else ()) for n in quintet.__all__
 ]
 
 

@@ -26,6 +26,9 @@ ENVIRONMENT = {
     "QUINTET_CACHE_BYTES": "Bytes at which each cache drops its oldest files; default: 20 GB.",
     "QUINTET_JUDGES": "Folder of the weights of judges; default: `quintet/judges` in "
     "`XDG_DATA_HOME`, or in `~/.local/share`.",
+    "QUINTET_LEASE_SECONDS": "Seconds for which a process holds a run in object storage, unless it "
+    "renews this; default: 90.",
+    "QUINTET_UPLOAD_SECONDS": "Seconds for which a stopped run waits for its upload; default: 100.",
     "QUINTET_TOKEN": "What clients of `quintet serve` and `quintet watch` must show, unless "
     "`--token` says it.",
     "TORCHINDUCTOR_CACHE_DIR": "Code compiled by torch; default: in `QUINTET_CACHE`.",

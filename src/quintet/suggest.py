@@ -5,10 +5,18 @@ import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+ALIASES: dict[str, str] = {}
+"""Addresses by the folder that stands for them here."""
+
 
 def words(*values: object) -> str:
     """Words as typed into a shell."""
-    return shlex.join(map(str, values))
+    return shlex.join(map(_alias, map(str, values)))
+
+
+def _alias(word: str) -> str:
+    path, at, step = word.partition("@")
+    return f"{ALIASES[path]}{at}{step}" if path in ALIASES else word
 
 
 def command(verb: str, *values: object) -> str:

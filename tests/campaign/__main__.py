@@ -18,7 +18,7 @@ from typing import Any
 from campaign import subjects
 from campaign.table import Case, Journal, Result, insert_table, pending, table
 
-MODULES = ("kills", "mishaps", "disk", "state", "clock", "numbers", "data")
+MODULES = ("kills", "mishaps", "disk", "state", "clock", "numbers", "data", "stores")
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "dev" / "reliability.md"
 

@@ -52,7 +52,7 @@ ELSEWHERE = (
     "clock: resumed 5 times",  # contract/test_recipes.py
     "clock: a machine asleep",  # waits for seconds; a clock that leaps looks the same to a run
 )
-MODULES = ("kills", "mishaps", "disk", "state", "clock")
+MODULES = ("kills", "mishaps", "disk", "state", "clock", "stores")
 SHORT = [
     pytest.param(
         case, id=case.name, marks=pytest.mark.slow if case.name.startswith(ELSEWHERE) else ()

@@ -330,6 +330,7 @@ CASES: dict[str, Callable[[Desk], object]] = {
     "cli/judges.py:say_silent": lambda desk: desk.call(
         *("evaluate", "--pair", desk.photos, desk.photos)
     ),
+    "cli/launch/command.py:launch": lambda desk: desk.call("launch", "--help"),
     "cli/pack.py:pack_folder": lambda desk: desk.call("pack", damaged_folder(desk), "my shards"),
     "cli/replay.py:replay": lambda desk: (desk.move(), desk.call("replay", "moved", "--step", 2)),
     "cli/report.py:report": lambda desk: desk.call("report"),
@@ -371,6 +372,7 @@ CASES: dict[str, Callable[[Desk], object]] = {
 }
 """How each function that suggests a command is made to."""
 ELSEWHERE = {
+    "cli/launch/job.py:header",  # tests/cli/launch/test_launch.py: it repeats the command
     "cli/demo/page.py:sample_command",  # test_demo.py, which has the runs
     "cli/serve.py:serve",  # tests/serve/test_command.py: it runs until a signal
 }

@@ -1,24 +1,18 @@
 """Flow generators: the network, its conditions, the solver and distillation, whatever the room."""
 
 import math
-import re
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import small
 from quintet import ImageFlow
 from quintet.engine.config import ConfigError
-from quintet.engine.keys import normal
 from quintet.image.flow.config import ImageFlowConfig, ImageFlowFewRecipe
 from quintet.nn.attention import Context
-from quintet.nn.text import tokenizer_of
-from quintet.shared.flow import driver
 from quintet.shared.flow.model import patches, shifted, training_times, unpatched
 from quintet.shared.flow.solving import Solver, Start, solve, times_of
 from quintet.shared.generation.generator import CASTS, CastWeights, sample_keys
@@ -271,27 +265,3 @@ def test_captured_steps_make_the_latents_of_eager_ones(
     CASTS.clear()
     monkeypatch.setattr(solving, "CapturedStep", lambda step: step)
     assert torch.equal(captured, solved())
-
-
-# -- the program beside exported graphs -----------------------------------------------------------
-
-
-def test_the_program_draws_and_reads_as_the_package_does() -> None:
-    """It is copied into exports and runs without torch and without Quintet."""
-    keys = sample_keys(3, range(4), "flow")
-    again = np.array([driver.fold(3, "flow", number) for number in range(4)], np.uint64)
-    assert again.tolist() == keys.tolist()
-    noise = driver.normal(again, "noise", (3, 4, 6))
-    assert np.allclose(noise, normal(keys, "noise", (3, 4, 6)).numpy(), atol=1e-5)
-    for shift in (1.0, 4.0):
-        assert np.array_equal(driver.times_of(7, shift), times_of(7, shift).numpy())
-    texts = ["A red star, on white", "one two three four five six seven eight nine", "äö" * 9, ""]
-    for kind in ("words", "bytes"):
-        config = replace(SMALL, text=kind, text_length=8, text_words=300)
-        expected = tokenizer_of(config).encode(texts).tolist()
-        assert [driver.ids_of(text, vars(config)) for text in texts] == expected
-
-
-def test_the_program_imports_neither_torch_nor_the_package() -> None:
-    source = Path(driver.__file__).read_text(encoding="utf-8")
-    assert not {"torch", "quintet"} & set(re.findall(r"^\s*(?:from|import) (\w+)", source, re.M))

@@ -6,6 +6,7 @@ import sys
 
 from quintet import __version__
 from quintet.cli.common import fail, overview, say
+from quintet.cli.stored_runs import with_mirrors
 from quintet.console import protected
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError, Stopped
@@ -16,6 +17,7 @@ COMMANDS = {
     "list": "list_",
     "train": "train",
     "resume": "resume",
+    "launch": "launch.command",
     "evaluate": "evaluate",
     "judges": "judges",
     "sample": "sample",
@@ -98,5 +100,6 @@ def run_command(arguments: list[str]) -> int:
         )
     place, _, function = COMMANDS[arguments[0]].partition(":")
     module = importlib.import_module(f"quintet.cli.{place}")
-    getattr(module, function or arguments[0])(arguments[1:])
+    words = with_mirrors(arguments[0], arguments[1:])
+    getattr(module, function or arguments[0])(words)
     return 0

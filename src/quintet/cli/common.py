@@ -31,6 +31,7 @@ FAMILIES
   quintet train music/mulan SONGS --run runs/e   a joint embedding of music and text
   quintet train speech/voicebox VOICES --run runs/f
   quintet resume runs/b --steps 20000            resume exactly where it stopped
+  quintet launch slurm image/vqgan --run runs/b  a script for several nodes; or kubernetes, skypilot
   quintet report runs/b [RUN …]                  one page that shows a run, or several
   quintet watch runs/b                           that page live in a browser, with buttons
   quintet evaluate runs/b [FOLDER]               metrics on validation data, or on a folder
@@ -45,7 +46,6 @@ FAMILIES
   quintet serve ready/image runs/f               a page to try models, and endpoints for clients
   quintet export runs/b model                    weights, configuration and a model card
   quintet replay runs/b --step 1200              repeat one step and show its samples
-  quintet replay runs/b --verify 3               compare three reports of the log with a replay
   quintet doctor runs/b                          check a run folder for damage
 
 Help of each: quintet train --help, quintet train image/vqgan --help. --debug shows tracebacks.

@@ -16,8 +16,9 @@ from quintet.files import atomic_folder
 class Export:
     """Write weights, configuration and a model card; `from_pretrained` and the Hub read them.
 
-    The formats onnx and torch-export write parts of the model as graphs that run without Quintet.
-    All files are compared with the model before the folder appears.
+    The formats onnx and torch-export write parts of the model as graphs that run without Quintet;
+    beside the ONNX graphs of a generator, run.py samples with numpy and onnxruntime alone. All
+    files are compared with the model before the folder appears.
     """
 
     run: tyro.conf.Positional[Path]

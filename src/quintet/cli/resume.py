@@ -14,7 +14,7 @@ from quintet.cli.train import launch, row, spell_out, spelt, with_absolute_paths
 from quintet.engine.config import OptimizerConfig, Recipe, dotted, is_gone, resolved
 from quintet.engine.errors import RunError
 from quintet.engine.settings import Setting, settings_of, updated
-from quintet.suggest import command, words
+from quintet.suggest import ALIASES, command, words
 
 CONFIG = "config.json"
 ABOUT = """\
@@ -110,7 +110,9 @@ def _typed(run: Path, arguments: list[str]) -> dict[str, list[str]]:
     return groups
 
 
-def _free_name(run: Path) -> Path:
+def _free_name(run: Path) -> str | Path:
+    if str(run) in ALIASES:
+        return f"{ALIASES[str(run)]}-2"
     names = (run.with_name(f"{run.name}-{number}") for number in itertools.count(2))
     return next(path for path in names if not path.exists())
 

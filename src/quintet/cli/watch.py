@@ -34,11 +34,17 @@ class Watch:
 
 
 def watch(arguments: list[str]) -> None:
+    from quintet.engine.runs.remote.mirror import Mirror, follow
     from quintet.serve.access import Access, Guard, Limits, is_loopback, listen, port_of, run
     from quintet.watch.app import application
     from quintet.watch.site import Site
 
     options = parse(Watch, arguments, "watch")
+    mirror = Mirror.of(options.path)
+    if mirror is not None:
+        follow(mirror)
+        if not mirror.is_held():  # requests do not leave this machine
+            options = dataclasses.replace(options, read_only=True)
     app = application(Site(options.path, writes=not options.read_only))
     access = Access.of(options.host, options.port, options.token)
     if access.token is None and is_loopback(options.host) and not options.read_only:

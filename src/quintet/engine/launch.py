@@ -19,6 +19,8 @@ from quintet.engine.models.pretrained import Pretrained
 from quintet.engine.run import Run
 from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder
+from quintet.engine.runs.remote.mirror import Mirror
+from quintet.engine.runs.remote.uploader import Uploader
 from quintet.engine.runs.sinks import Journal, Progress, Sink
 from quintet.engine.runs.trackers import trackers
 from quintet.engine.settings import asked_changes
@@ -120,6 +122,22 @@ def _sinks(
 def _open(
     world: World, asked: Recipe, path: Path, name: str | None, mode: Mode
 ) -> tuple[RunFolder, Recipe]:
+    mirror = Mirror.of(path)
+    if mirror is None:
+        return _open_folder(world, asked, path, name, mode)
+    uploader = Uploader(mirror, (asked.keep_last, asked.keep_every), bool(asked.rollback))
+    try:
+        folder, recipe = _open_folder(world, asked, path, name, mode)
+    except BaseException:
+        uploader.close()
+        raise
+    folder.uploader = uploader
+    return folder, recipe
+
+
+def _open_folder(
+    world: World, asked: Recipe, path: Path, name: str | None, mode: Mode
+) -> tuple[RunFolder, Recipe]:
     settle = partial(
         settled, asked, path=path, mode=mode, processes=world.size, precision=world.precision
     )
@@ -148,7 +166,7 @@ def _open(
     except RunError:
         folder.unlock()
         if mode == "resume_or_new" and not folder.steps():
-            return _open(world, asked, path, name, "new")
+            return _open_folder(world, asked, path, name, "new")
         raise
     except BaseException:
         folder.unlock()

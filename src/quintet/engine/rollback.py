@@ -91,6 +91,8 @@ class Rollbacks:
         if best is not None and best["step"] > step:
             (folder.path / "best.json").unlink()
         folder.forget_after(step)
+        if folder.uploader:
+            folder.uploader.forget_after(step)
         for later in reversed(folder.steps()):
             path = checkpoint.path_of(folder.checkpoints, later)
             if later > step and checkpoint.owner(path) == folder.id:

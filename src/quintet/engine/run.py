@@ -140,6 +140,9 @@ class Run:
             self.rollbacks.fail(failure)
         self.meters.ids.clear()
         self.saver.writer.check()
+        if self.folder.uploader is not None:
+            for sentence in self.folder.uploader.reported():
+                self.say(sentence)
 
     def evaluate(self, counts: bool = True) -> dict[str, float]:
         """Averaged and live weights on the held-out set, and exhibits from the averaged ones. One
@@ -225,9 +228,9 @@ class Run:
         if self.saver.saved_step != self.step:
             self.save()
             self.go_back_if_failed()
-        self.finish()  # together: a launcher kills the rest once one process is gone
+        missing = self.finish(code)  # together: a launcher kills the rest
         raise Stopped(
-            f"stopped at step {self.step} by {REASON[code]}; the state is saved. "
+            f"stopped at step {self.step} by {REASON[code]}; the state is saved. {missing}"
             f"Resume with: {command('resume', self.folder.path, *REMEDY.get(code, ()))}",
             STATUS[code],
         )
@@ -247,9 +250,17 @@ class Run:
         self.clock.restart(seconds)
         self.say(sentence)
 
-    def finish(self) -> None:
+    def finish(self, code: int = 0) -> str:
+        """Wait until the last checkpoint is written and, within limits, uploaded. What is not is an
+        error at the end of the run; after a stop, whose code this is, a sentence."""
         self.saver.writer.wait()
+        uploader = self.folder.uploader
+        hurry = lambda: code not in (0, FLAT) or self.signals.asked()
+        missing = uploader.finish(hurry) if uploader else ""
         self.world.barrier()
+        if missing and not code:
+            raise RunError(missing)
+        return missing and f"{missing}. "
 
     def close(self) -> None:
         self.stream.close()

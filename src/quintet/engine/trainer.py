@@ -30,6 +30,7 @@ from quintet.engine.models.pretrained import initial_weights, weights_of
 from quintet.engine.part import load_strictly
 from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder, at_step
+from quintet.engine.runs.remote.mirror import folder_of
 from quintet.engine.runs.sinks import Callback, Sink
 from quintet.engine.settings import keywords_of, names_for, opening, settings_of, updated
 from quintet.engine.task import (
@@ -250,7 +251,7 @@ class BaseTrainer(UpstreamNames, Generic[M]):
         self.recipe = self._with_steps(recipe, train)
         unlisted = {"data"} | derived.keys() - settings.keys()
         self.opening = self.name and opening(self.name, default, self.recipe, unlisted)
-        self.folder = Path(self.options.run)
+        self.folder = folder_of(self.options.run)
         self.stopped: Stopped | None = None
 
     def _with_steps(self, recipe: Any, train: Any) -> Any:

@@ -177,7 +177,7 @@ class CausalResidualBlock(nn.Module):
             padding = Padding(clip.shape[1], self.temporal.kernel - 1)
             layers = list(self.spatial)
             frames = run(layers[5:], run(layers[:5], as_frames(clip), padding))
-            return self.temporal.convolve(frames.unflatten(0, (len(clip), -1)), skip=clip), None
+            return self.temporal.convolve(frames.unflatten(0, (clip.shape[0], -1)), skip=clip), None
         return self.temporal(per_frame(self.spatial, clip), state, skip=clip)
 
 

@@ -1,8 +1,6 @@
 """The flow generator of images on a small autoencoder: latents, painting, files, distillation."""
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -500,31 +498,6 @@ def test_the_trainer_of_few_steps_begins_as_its_teacher(model: ImageFlow, tmp_pa
     assert not model.config.jumps
     with pytest.raises(ValueError, match="the teacher makes few steps already: give the model"):
         ImageFlowFewTrainer(trainer.model, items)
-
-
-# -- graphs ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("source", ["run", "student"])
-def test_onnx_graphs_generate_without_torch(
-    source: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    """By the program beside them, in a process that cannot import torch or the package."""
-    run, out = request.getfixturevalue(source), tmp_path / "graphs"
-    with pytest.raises(SystemExit, match="0"):
-        main(["export", str(run), str(out), "--format", "onnx"])
-    blocked = "import sys; sys.modules['torch'] = sys.modules['quintet'] = None; import runpy; "
-    words = ["--text", "a star", "--count", "3", "--seed", "5", "--out", str(tmp_path / "made")]
-    call = f"sys.argv[1:] = {words!r}; runpy.run_path({str(out / 'generate.py')!r}, "
-    called = [sys.executable, "-c", f"{blocked}{call}run_name='__main__')"]
-    made = subprocess.run(called, check=True, capture_output=True, text=True).stdout.split()
-    settings: dict[str, Any] = {"steps": 2, "cond_scale": GENERATION.cond_scale}
-    expected = quintet.load(run).generate(["a star"], count=3, seed=5, **settings)
-    for path, image in zip(made, expected, strict=True):
-        with Image.open(path) as opened:
-            pixels = torch.from_numpy(np.asarray(opened).copy()).permute(2, 0, 1)
-        assert (pixels - image * 255).abs().max() < 1
 
 
 # -- the command line -----------------------------------------------------------------------------

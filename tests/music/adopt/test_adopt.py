@@ -29,7 +29,7 @@ transformers: Any = Library("transformers")
 
 RATE, LENGTH = 8000, 2000
 # Residual codebooks and Gaussian latents; the others take the same code.
-QUICK = ("DacModel", "AutoencoderOobleck")
+QUICK = ("DacModel",)
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SOUNDS]
 )

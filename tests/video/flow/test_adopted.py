@@ -26,7 +26,7 @@ WORDS = [
     *("--generation.sampling-steps", 1),
 ]
 LENGTHS = {"AutoencoderKLMochi": 7, "AutoencoderKLCogVideoX": 9}
-QUICK = ("AutoencoderKL", "AutoencoderKLLTXVideo", "AutoencoderKLWan")
+QUICK = ("AutoencoderKL", "AutoencoderKLLTXVideo")
 """The first is of images, and takes clips frame by frame."""
 KINDS = [
     pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow)

@@ -13,7 +13,7 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +251,19 @@ def owner(path: Path) -> str | None:
         return None
 
 
+def superfluous(
+    steps: Sequence[int], last: int, every: int, best: int | None, newest: int | None = None
+) -> list[int]:
+    """Steps to remove: all but the newest, the multiples of `every` and the best.
+
+    `newest` is the step just written: later ones were skipped as damaged, and must not displace
+    intact ones.
+    """
+    steps = [step for step in sorted(steps) if newest is None or step <= newest]
+    keep = {*steps[-max(1, last) :], best}
+    return [step for step in steps if step not in keep and not When(every).due(step)]
+
+
 def retain(
     folder: Path,
     last: int,
@@ -258,18 +271,11 @@ def retain(
     best: int | None,
     run_id: str,
     newest: int | None = None,
+    uploading: int | None = None,
 ) -> None:
-    """Keep the newest, the multiples of `every` and the best; remove only checkpoints of this run.
-
-    `newest` is the step just written: later ones were skipped as damaged, and must not displace
-    intact ones.
-    """
-    steps = [step for step in steps_in(folder) if newest is None or step <= newest]
-    keep = set(steps[-max(1, last) :]) | {best}
-    for step in steps:
-        if step in keep or When(every).due(step):
-            continue
-        if owner(path_of(folder, step)) == run_id:
+    """Remove superfluous checkpoints of this run, except one that is being uploaded."""
+    for step in superfluous(steps_in(folder), last, every, best, newest):
+        if step != uploading and owner(path_of(folder, step)) == run_id:
             remove_folder(path_of(folder, step))
 
 

@@ -1,7 +1,6 @@
 """The run folder: lock, configuration, metrics and events."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -15,24 +14,12 @@ from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.errors import RunError
 from quintet.engine.models import ready
 from quintet.engine.models.hub import missing
+from quintet.engine.runs import lock
 from quintet.engine.runs.checkpoint import newest_intact, steps_in
+from quintet.engine.runs.remote.uploader import Uploader
 from quintet.engine.settings import settings_of
 from quintet.files import PARTIAL, atomic_write, remove_partial, write_json
 from quintet.suggest import command
-
-_LOCKS: set[int] = set()
-"""Handles of the locks that this process holds."""
-
-
-def _close_inherited_locks() -> None:
-    """In a forked child: a data worker outlives a killed main process by a moment, or for ever
-    while it is stopped, and must not hold the lock meanwhile."""
-    for handle in _LOCKS:
-        os.close(handle)
-    _LOCKS.clear()
-
-
-os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 @dataclass
@@ -47,7 +34,12 @@ class RunFolder:
     """Checkpoint to use, of a path RUN@STEP or RUN@best; None is the newest intact one."""
     start: str = ""
     """Name of this start of the run, set by `lock` and written into the lock file."""
+    uploader: Uploader | None = None
+    """Of a run in object storage, in the process that writes it."""
     _lock: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "uploader": None, "_lock": None}  # of this process alone
 
     def __post_init__(self) -> None:
         self.checkpoints, self.frozen = self.path / "checkpoints", self.path / "frozen"
@@ -113,25 +105,22 @@ class RunFolder:
     def lock(self) -> None:
         """Lock until the process ends; the kernel releases the lock of a dead process."""
         try:
-            handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+            handle = lock.acquire(self.path / ".lock")
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
+        if handle is None:
             raise RunError(
                 f"{self.path} is being trained by another process; wait for it, or stop it"
-            ) from None
+            )
         self._lock, self.start = handle, uuid.uuid4().hex
         os.ftruncate(handle, 0)
         os.write(handle, self.start.encode())
-        _LOCKS.add(handle)
 
     def unlock(self) -> None:
+        if self.uploader is not None:
+            self.uploader.close()
         if self._lock is not None:
-            _LOCKS.discard(self._lock)
-            os.close(self._lock)
+            lock.release(self._lock)
             self._lock = None
 
     def discard(self) -> None:

@@ -53,15 +53,17 @@ class Saver:
             checkpoint.snapshot(files, keep=False)
             return
         writer, spare = self.writer, self.writer.spare
-        writer.spare = None
+        writer.spare, uploader = None, self.folder.uploader
         copied, about = checkpoint.snapshot(files, spare), {**self._about(), **about}
+
+        prunes = not any(about["skips"].values())
 
         def job() -> None:
             checkpoint.write(self.folder.checkpoints, step, copied, about)
             writer.spare = copied
             if best is not None:
                 write_json(self.folder.path / "best.json", {"step": step, **best})
-            if not any(about["skips"].values()):  # else the last intact one must not give way
+            if prunes:  # else the last intact one must not give way
                 saved = self.folder.best()
                 checkpoint.retain(
                     self.folder.checkpoints,
@@ -70,7 +72,10 @@ class Saver:
                     saved["step"] if saved else None,
                     self.folder.id,
                     newest=step,
+                    uploading=uploader.uploading if uploader else None,
                 )
+            if uploader:
+                uploader.saved(step, prunes=prunes)
 
         writer.submit(job)
 

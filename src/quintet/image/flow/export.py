@@ -8,4 +8,4 @@ from quintet.shared.flow.export import flow_pieces
 
 
 def pieces(model: ImageFlow, recipe: Any) -> Exportable:
-    return flow_pieces(model, "images", getattr(recipe, "generation", None))
+    return flow_pieces(model, "images", recipe, fps=0)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from quintet.media.errors import BadFile
 from quintet.media.shards.cache import Cache
+from quintet.urls import filesystem, is_url
 
 PIECE = 4 << 20
 """Bytes per request and cache entry."""
@@ -293,22 +294,14 @@ def _retry(url: str, call: Any) -> Any:
 
 
 def _open_filesystem(url: str) -> Any:
-    scheme = url.partition("://")[0]
     try:
-        from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise ImportError(f"{scheme}:// needs fsspec: pip install 'quintet[shards]'") from error
-    try:
-        return url_to_fs(url)[0]
-    except ImportError as error:
-        hint = f"{scheme}:// needs more than 'quintet[shards]': {str(error).splitlines()[0]}"
-        raise ImportError(hint) from error
+        return filesystem(url, "shards")
     except ValueError as error:
         raise BadFile(url, f"is not a readable address ({error})", "check it") from error
 
 
 def store_of(url: str) -> Store:
-    return RemoteStore(url) if "://" in url else LocalStore()
+    return RemoteStore(url) if is_url(url) else LocalStore()
 
 
 def local_index(store: Store, file: StoredFile) -> Path:

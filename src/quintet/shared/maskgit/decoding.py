@@ -88,8 +88,12 @@ def halton_ranks(grid: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def gumbel(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-    noise = uniform(keys, name, shape).clamp_min(2.0**-25)
-    return -torch.log(-torch.log(noise))
+    return gumbel_of(uniform(keys, name, shape))
+
+
+def gumbel_of(noise: Tensor) -> Tensor:
+    """Of uniform noise."""
+    return -torch.log(-torch.log(noise.clamp_min(2.0**-25)))
 
 
 class Decoder:
@@ -157,25 +161,19 @@ class Decoder:
 
     def predict(self, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Sampled ids (rows, n), and the logarithm of their probability."""
-        model, decoding = self.model, self.decoding
-        ids = self.ids.repeat(2, 1) if self.guided else self.ids
-        hidden = model.hidden(ids, self.context)
+        decoding = self.decoding
         share = self.done / max(decoding.steps - 1, 1) if decoding.steps > 1 else 1.0
         scale = 1 + (decoding.cond_scale - 1) * share
-        parts: list[Tensor] = []
-        confidence = torch.zeros(self.ids.shape, device=ids.device)
-        for part in range(model.head.parts):
-            logits = model.head.logits(0, part, hidden, hidden)
-            if self.guided:
-                cond, uncond = logits.chunk(2)
-                logits = uncond + scale * (cond - uncond)
-            token = self.draw(logits, keys, part)
-            log_prob = logits.log_softmax(-1).gather(-1, token[..., None])[..., 0]
-            confidence = confidence + log_prob
-            parts.append(token)
-            token = token.repeat(2, 1) if self.guided else token
-            hidden = model.head.condition(0, part, hidden, token)
-        return model.head.join(parts), confidence
+
+        def guide(logits: Tensor) -> Tensor:
+            if not self.guided:
+                return logits
+            cond, uncond = logits.chunk(2)
+            return uncond + scale * (cond - uncond)
+
+        both = lambda rows: rows.repeat(2, 1) if self.guided else rows
+        draw = lambda logits, part: self.draw(logits, keys, part)
+        return predict(self.model, self.ids, self.context, both, guide, draw)
 
     def draw(self, logits: Tensor, keys: Tensor, part: int) -> Tensor:
         """Sampled from the softmax, by the Gumbel-max trick."""
@@ -184,6 +182,30 @@ class Decoder:
             return logits.argmax(-1)
         noise = gumbel(keys, f"digit/{part}", tuple(logits.shape[1:]))
         return (logits / temperature + noise).argmax(-1)
+
+
+def predict(
+    model: "MaskedTransformer",
+    ids: Tensor,
+    context: Context | None,
+    both: Callable[[Tensor], Tensor],
+    guide: Callable[[Tensor], Tensor],
+    draw: Callable[[Tensor, int], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Sampled ids (b, n), and the logarithm of their probability. `both` repeats samples for the
+    rows of guidance, `guide` takes logits of rows to those of samples, and `draw` samples a
+    digit."""
+    hidden = model.hidden(both(ids), context)
+    parts: list[Tensor] = []
+    confidence = torch.zeros(ids.shape, device=ids.device)
+    for part in range(model.head.parts):
+        logits = guide(model.head.logits(0, part, hidden, hidden))
+        token = draw(logits, part)
+        log_prob = logits.log_softmax(-1).gather(-1, token[..., None])[..., 0]
+        confidence = confidence + log_prob
+        parts.append(token)
+        hidden = model.head.condition(0, part, hidden, both(token))
+    return model.head.join(parts), confidence
 
 
 def decoder_of(

@@ -17,7 +17,12 @@ def encode(self: Any, pixels: Tensor) -> tuple[Tensor, ...]:
 
 def decode(self: Any, codes: Tensor) -> Tensor:
     """Codes to images or clips in 0..1."""
-    return self.model.decode(self.model.quantiser.codes_to_values(codes)).clamp(0, 1)
+    return pixels_of(self.model, codes)
+
+
+def pixels_of(tokenizer: Any, codes: Tensor) -> Tensor:
+    """`decode_from_codes` without checks, which read numbers."""
+    return tokenizer.decode(tokenizer.quantiser.codes_to_values(codes)).clamp(0, 1)
 
 
 def tokenizer_pieces(model: Any, what: str, shape: tuple[int, ...]) -> Exportable:

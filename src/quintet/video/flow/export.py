@@ -8,4 +8,4 @@ from quintet.video.flow.model import VideoFlow
 
 
 def pieces(model: VideoFlow, recipe: Any) -> Exportable:
-    return flow_pieces(model, "clips", getattr(recipe, "generation", None))
+    return flow_pieces(model, "clips", recipe, fps=16)
