@@ -2,6 +2,8 @@
 
 import logging
 import random
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -71,6 +73,22 @@ def test_passes_have_one_length_and_leave_no_sample_out() -> None:
     for epoch in range(len(seen) // 50):
         assert sorted(seen[50 * epoch :][:50]) == list(range(50))
     assert loader.samples(3) == [index for ids in passes[0][6:8] for index in ids]
+
+
+@pytest.mark.slow
+def test_a_loader_that_was_closed_goes_on_and_ends_with_its_program() -> None:
+    """Its workers ignore the signal by which Python ends them."""
+    code = (
+        "from quintet.data import KeyedLoader\n"
+        "loader = KeyedLoader(range(50), 4, workers=1)\n"
+        "for each in loader.steps(3): pass\n"
+        "loader.close()\n"
+        "for each in loader.steps(5): pass\n"
+        "print(loader.step)"
+    )
+    words = [sys.executable, "-c", code]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout) == (0, "5\n"), ended.stderr
 
 
 def test_a_pass_that_was_left_goes_on_at_the_next_step() -> None:

@@ -84,7 +84,7 @@ class KeyedLoader:
             timeout=data_timeout,
         )
         # Workers ignore the signal that Python sends them at its end, and then waits for.
-        self.close = weakref.finalize(self, self._stream.close)
+        weakref.finalize(self, self._stream.close)
 
     @property
     def step(self) -> int:
@@ -129,6 +129,10 @@ class KeyedLoader:
                     f" the order would be another one; make a loader whose {name} is {state[name]}"
                 )
         self._stream.seek(state["samples"])
+
+    def close(self) -> None:
+        """Stop the workers; they start again when needed."""
+        self._stream.close()
 
     def _fixed(self) -> dict[str, int]:
         return {"global_batch": self.global_batch, "size": self.size, "seed": self.seed}

@@ -72,7 +72,7 @@ class DataModule(Protocol):
     Folder: Any
     """The reader of a folder (media.splits.InFolder), with its suffixes and its Config."""
 
-    def check(self, folder: Path) -> Iterator[tuple[Path, str | None]]:
+    def check(self, folder: Path | str) -> Iterator[tuple[Path, str | None]]:
         """Each file with its problem, or None."""
         ...
 

@@ -29,11 +29,9 @@ from quintet.media.held_out import (
 )
 from quintet.media.meshes import files as meshes
 from quintet.media.ranges import Outside, examine_headers, say, within
-from quintet.media.shards.dataset import Numbers, Shards, open_shards
-from quintet.media.shards.listing import is_sharded, split_window
+from quintet.media.shards.dataset import Numbers, Samples, holds_samples, open_shards
 from quintet.media.sidecars import refuse_missing, say_absent
 from quintet.media.split_files import read_split
-from quintet.media.tables import Table, is_table
 
 Split = Literal["train", "valid"]
 MEDIA = (*pixels.SUFFIXES, *audio.SUFFIXES, *clips.SUFFIXES, *meshes.SUFFIXES)
@@ -191,8 +189,7 @@ def examined_shards(
 ) -> Iterator[tuple[Path, Problem | None]] | None:
     """Decode each sample of shards as training does; yield it with its problem, or None. Returns
     None if the data is a folder of files."""
-    location = split_window(str(folder))[0]
-    if not is_sharded(location, suffixes) and not is_table(location):
+    if not holds_samples(str(folder), suffixes):
         return None
     sides = (side("train"), side("valid"))
     return _examined(
@@ -330,9 +327,7 @@ class InFolder:
         """The result of `examine`; 0 if unknown, as for shards and unreadable files."""
         return 0.0 if self.shards is not None else self._extents.get(self._names[index], 0.0)
 
-    def _of_shards(
-        self, shards: Shards | Table, seed: int, limit: int | None
-    ) -> tuple[Numbers, Numbers]:
+    def _of_shards(self, shards: Samples, seed: int, limit: int | None) -> tuple[Numbers, Numbers]:
         """Sample numbers for training and validation."""
         names = shards.names()
         if not self.lacking:

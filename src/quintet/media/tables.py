@@ -1,4 +1,5 @@
-"""Tables of Hugging Face data sets: parquet files, and folders of `Dataset.save_to_disk`.
+"""Tables of Hugging Face data sets: parquet files, also at addresses, and folders of
+`Dataset.save_to_disk`.
 
 The media column holds structs of `bytes` and `path` (the features Image, Audio and Video), or
 bytes. pyarrow (`quintet[parquet]`) reads them; `datasets` itself is not needed. Order, split and
@@ -11,6 +12,8 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from fnmatch import fnmatch
 from functools import cache, lru_cache
 from glob import glob, has_magic
 from itertools import accumulate
@@ -25,6 +28,7 @@ from quintet.media.folder import TEXT_KEYS
 from quintet.media.held_out import Contents, Keys, content_digest, keys_of
 from quintet.media.ranges import say
 from quintet.media.shards.member import Header, Member
+from quintet.media.shards.store import Store, StoredFile, StoredStream, store_of
 from quintet.suggest import words
 
 PARQUET = ".parquet"
@@ -45,6 +49,8 @@ def is_table(location: str) -> bool:
     path = Path(location)
     if location.endswith(PARQUET) or (path / SPLITS).is_file():
         return True
+    if "://" in location:
+        return not location.endswith(".tar") and bool(_at_address(location))
     if (path / STATE).is_file() and (path / INFO).is_file():
         return True
     for folder in (path, path / "data"):
@@ -60,10 +66,8 @@ def is_table(location: str) -> bool:
 class Table:
     """The samples of all tables, ordered by name."""
 
-    window = 0
-
-    def __init__(self, location: str, suffixes: Sequence[str], what: str) -> None:
-        self.location = location
+    def __init__(self, location: str, window: int, suffixes: Sequence[str], what: str) -> None:
+        self.location, self.window = location, window
         self._files = _files(location)
         self._columns = [_media_column(file) for file in self._files]
         names: list[str] = []
@@ -108,10 +112,9 @@ class Table:
 
     def contents(self, numbers: npt.NDArray[np.int64]) -> Contents:
         """What tells these samples apart; the content of small tables alone, as all is read."""
-        places = [
-            f"{os.path.realpath(self._files[self._at(n)[0]])}/{self._names[n]}" for n in numbers
-        ]
-        if sum(map(os.path.getsize, self._files)) > MAX_COMPARED:
+        real = [file if "://" in file else os.path.realpath(file) for file in self._files]
+        places = [f"{real[self._at(n)[0]]}/{self._names[n]}" for n in numbers]
+        if sum(map(_size, self._files)) > MAX_COMPARED:
             limit = f"more than {MAX_COMPARED / 1e9:.0f} GB"
             say(f"{self.location}: {limit}, not searched for copies of held-out files; pack it")
             return Contents(len(places), places)
@@ -147,7 +150,13 @@ def _pyarrow() -> Any:
 def _files(location: str) -> list[str]:
     """The tables at a location, in order."""
     path = Path(location)
-    if has_magic(location) and not path.exists():
+    if "://" in location:
+        files = _at_address(location)
+        splits = {match[1]: location for file in files if (match := _SPLIT.match(Path(file).name))}
+        if len(splits) > 1 and not has_magic(location):
+            named = {name: f"{files[0].rpartition('/')[0]}/{name}*{PARQUET}" for name in splits}
+            raise _several(location, named)
+    elif has_magic(location) and not path.exists():
         files = sorted(glob(location))
     elif path.is_file():
         files = [location]
@@ -168,7 +177,41 @@ def _files(location: str) -> list[str]:
     return files
 
 
-def _several(path: Path, splits: dict[str, str]) -> BadFile:
+def _at_address(location: str) -> list[str]:
+    """The parquet files at an address: of a pattern, of a folder or of its `data`."""
+    store = store_of(location)
+    if location.endswith(PARQUET):
+        folder, _, pattern = location.rpartition("/")
+        if not has_magic(pattern):
+            return [location]
+        return [file.url for file in store.files(folder) if fnmatch(file.name, pattern)]
+    for folder in (location, f"{location.rstrip('/')}/data"):
+        with suppress(BadFile):
+            files = [file.url for file in store.files(folder) if file.name.endswith(PARQUET)]
+            if files:
+                return files
+    return []
+
+
+@cache
+def _stored(file: str) -> tuple[Store, StoredFile]:
+    store = store_of(file)
+    found = store.find(file)
+    if found is None:
+        raise BadFile(file, "does not exist", "check the address")
+    return store, found
+
+
+def _source(file: str) -> Any:
+    """A parquet file as pyarrow reads it."""
+    return StoredStream(*_stored(file)) if "://" in file else file
+
+
+def _size(file: str) -> int:
+    return _stored(file)[1].size
+
+
+def _several(path: Path | str, splits: dict[str, str]) -> BadFile:
     """The error for a folder with several splits: name one, and another to validate on."""
     order = sorted(splits, key=lambda name: (name != "train", name))
     first, *second = (splits[name] for name in order[:2])
@@ -192,7 +235,7 @@ def _mapped(file: str) -> Any:
 def _group(file: str, group: int, column: str) -> Any:
     """One column of a row group of a parquet file. Random access decodes a group per sample: for
     speed on large data, pack it."""
-    opened = _pyarrow().parquet.ParquetFile(file)
+    opened = _pyarrow().parquet.ParquetFile(_source(file))
     size = opened.metadata.row_group(group).total_byte_size
     if size > MAX_GROUP:
         raise BadFile(file, f"has a row group of {size:,} bytes", "write it with smaller groups")
@@ -203,7 +246,7 @@ def _schema(file: str) -> Any:
     pa = _pyarrow()
     try:
         if file.endswith(PARQUET):
-            return pa.parquet.read_schema(file)
+            return pa.parquet.read_schema(_source(file))
         return _mapped(file).schema
     except (OSError, pa.ArrowInvalid) as error:
         raise BadFile(file, f"is damaged ({error})", "copy it again") from error
@@ -211,7 +254,7 @@ def _schema(file: str) -> Any:
 
 def _rows(file: str) -> int:
     if file.endswith(PARQUET):
-        return _pyarrow().parquet.read_metadata(file).num_rows
+        return _pyarrow().parquet.read_metadata(_source(file)).num_rows
     return len(_mapped(file))
 
 
@@ -231,7 +274,7 @@ def _media_column(file: str) -> str:
 
 def _columns(file: str, names: list[str]) -> Any:
     if file.endswith(PARQUET):
-        return _pyarrow().parquet.read_table(file, columns=names, use_threads=False)
+        return _pyarrow().parquet.read_table(_source(file), columns=names, use_threads=False)
     table = _mapped(file)
     return table.select([name for name in names if name in table.column_names])
 
@@ -288,7 +331,7 @@ def _metadata(file: str, column: str) -> list[dict[str, Any]]:
 
 @cache
 def _group_starts(file: str) -> list[int]:
-    metadata = _pyarrow().parquet.read_metadata(file)
+    metadata = _pyarrow().parquet.read_metadata(_source(file))
     counts = (metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     return [0, *accumulate(counts)]
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quintet.engine.config import ConfigError, require
+from quintet.engine.config import require
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.source import Source
@@ -166,7 +166,7 @@ class SpeechFolder(InFolder):
         for language in {transcripts.about(name).language for name in names} - {""}:
             try:
                 require_language(language)
-            except ConfigError as error:
+            except ValueError as error:
                 raise BadFile(self.folder, f"its metadata is wrong: {error}") from None
 
     def range_settings(self) -> object:

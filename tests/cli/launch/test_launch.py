@@ -30,10 +30,16 @@ SETTINGS = ["--", "--batch-size", 16, "--images.min-crop", "0.5"]
 Cli = Callable[..., Said]
 
 
+PRINTED: dict[tuple[object, ...], str] = {}
+
+
 def printed(cli: Cli, target: str, *settings: object) -> str:
-    said = cli("launch", target, *RUN, *FLAGS[target], *settings)
-    assert said.status == 0, said.err
-    return said.out
+    words = (target, *RUN, *FLAGS[target], *settings)
+    if words not in PRINTED:
+        said = cli("launch", *words)
+        assert said.status == 0, said.err
+        PRINTED[words] = said.out
+    return PRINTED[words]
 
 
 def arguments(target: str, text: str) -> list[str]:
@@ -110,6 +116,12 @@ def test_a_batch_script_is_valid_and_stops_in_time(cli: Cli) -> None:
     assert (options["signal"], options["account"]) == ("B:USR1@180", "lab")
     assert {"requeue", "open-mode"} <= set(options)
     assert ". /opt/venv/bin/activate\n" in text
+
+
+def test_no_line_of_the_command_is_run_by_the_script(cli: Cli) -> None:
+    text = cli("launch", "slurm", *RUN, "--setup", "module load cuda\nexport A=1").out
+    assert "\n# export A=1" in text
+    assert text.count("\nexport A=1\n") == 1
 
 
 def test_without_gpus_none_are_asked_for(cli: Cli) -> None:

@@ -108,11 +108,16 @@ class Cluster:
 
     def stop(self) -> None:
         self.ask("scancel", "--user", "root")
-        time.sleep(1)
+        deadline = time.monotonic() + 30
+        while self.ask("squeue", "--noheader") and time.monotonic() < deadline:
+            time.sleep(0.2)
         for daemon in reversed(self.daemons):
             daemon.terminate()
-        for daemon in self.daemons:
-            daemon.wait(30)
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
 
 
 class Job:

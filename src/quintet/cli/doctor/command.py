@@ -37,8 +37,8 @@ class Doctor:
 
     what: tyro.conf.Positional[str | None] = None
     """A recipe such as image/vqgan, a room such as image, or the folder of a run."""
-    data: tyro.conf.Positional[Path | None] = None
-    """The data folder."""
+    data: tyro.conf.Positional[str | None] = None
+    """The data folder, or the address of shards."""
     aligner: Path | None = None
     """A trained run of the speech room: list the recordings whose transcripts it doubts."""
 
@@ -75,7 +75,7 @@ def recognising_room(folder: Path) -> str | None:
     return None
 
 
-def unknown(what: str, data: Path | None) -> str:
+def unknown(what: str, data: str | None) -> str:
     """The error for an argument that is no room, recipe or run."""
     room, _, name = what.partition("/")
     if what in rooms.rooms():

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import redirect_stderr
 from io import StringIO
@@ -19,20 +20,22 @@ SHOWN = 5
 """Duplicates listed by name."""
 
 
-def check_folder(room: str, folder: Path, aligner: Path | None = None) -> None:
+def check_folder(room: str, location: Path | str, aligner: Path | None = None) -> None:
     from quintet.cli.doctor.survey import Duplicates, histogram
-    from quintet.media.folder import listing, relative_name
+    from quintet.media.folder import Listing, listing, relative_name
     from quintet.media.ranges import Outside, summary
     from quintet.media.splits import declared_split, passed_over, split_names
 
     data = rooms.room_named(room).data
     kind, config = data.Folder, data.Folder.Config()
-    listed = listing(folder, kind.suffixes, kind.left_out())
+    folder, listed = Path(location), Listing([], [], [], Counter(), 0, 0)
+    if "://" not in str(location):
+        listed = listing(folder, kind.suffixes, kind.left_out())
     names: list[str] = []
     measures = measures_of(kind)
     sizes, duplicates, damaged = array("d"), Duplicates(), 0
     outside: dict[str, Outside] = {}
-    for path, problem in with_progress(data.check(folder), len(listed.names)):
+    for path, problem in with_progress(data.check(location), len(listed.names)):
         names.append(relative_name(folder, path))
         duplicates.add(path)
         if problem is None:
@@ -48,12 +51,12 @@ def check_folder(room: str, folder: Path, aligner: Path | None = None) -> None:
     for line in (*passed_over(listed, kind.unread_remedy), *lines):
         print(line)
     if bad == len(names):
-        raise RunError(f"no file in {folder} can be used")
+        raise RunError(f"no file in {location} can be used")
     names = [name for name in names if name not in outside]
     print("\n".join([f"{' or '.join(m.unit for m in measures)}:", *histogram(sizes)]))
     if kind.summary is not None and folder.is_dir():
         print("\n".join(kind.summary(folder, names, float(np.nansum(sizes)))))
-    with_caption = captioned(kind, config, folder, names)
+    with_caption = captioned(kind, config, location, names)
     print(about_captions(names, with_caption, bool(kind.lacking)))
     for line in about_lengths(room, list(with_caption.values())):
         print(line)
@@ -122,19 +125,20 @@ def extent(path: Path, measures: Iterable[Measure]) -> float:
 # -- captions -------------------------------------------------------------------------------
 
 
-def captioned(kind: Any, config: Any, folder: Path, names: Sequence[str]) -> dict[str, str]:
+def captioned(kind: Any, config: Any, location: Path | str, names: Sequence[str]) -> dict[str, str]:
     """Captions by file, read as in training."""
     from quintet.media.folder import read_metadata
     from quintet.media.sidecars import say_absent
 
-    if kind.described is not None:
+    folder, here = Path(location), "://" not in str(location)
+    if kind.described is not None and here:
         describe = kind.described(folder, names)
         return {name: text for name in names if (text := text_of(describe, name))}
     whole = dataclasses.replace(config, valid_limit=sys.maxsize, exclude_held_out=False)
     if folder.is_dir():
         say_absent(folder, read_metadata(folder), names)
     with redirect_stderr(StringIO()):  # the skipped files have been printed
-        sides = [kind(folder, whole, split, 0) for split in ("train", "valid")]
+        sides = [kind(location, whole, split, 0) for split in ("train", "valid")]
     texts = ((side.name(i), side.text(i)) for side in sides for i in range(len(side)))
     return {name: text for name, text in texts if text}
 

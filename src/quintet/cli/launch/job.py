@@ -1,7 +1,6 @@
 """What the launchers of all clusters share: the job, and its command under torchrun."""
 
 import dataclasses
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from quintet.engine.errors import RunError
 from quintet.suggest import command, words
 
 PORT = 29500
-RESTARTS = 10
+RESTARTS = 3
 """Deaths of processes before torchrun gives up; a node that comes and goes counts as none."""
 SPARE = 30
 """Seconds of `grace` that are left when torchrun kills what has not stopped."""
@@ -97,16 +96,8 @@ class Job(ABC):
 
 def header(arguments: Sequence[str], use: str) -> str:
     """The command that wrote a file, and what to do with it."""
-    return f"# {command('launch', *arguments)}\n#\n# {use}"
-
-
-def quoted(text: object) -> str:
-    """As a string of YAML, of which JSON is a part."""
-    return json.dumps(str(text), ensure_ascii=False)
-
-
-def indented(text: str, spaces: int) -> str:
-    return "\n".join(" " * spaces + line if line else line for line in text.splitlines())
+    lines = [*command("launch", *arguments).splitlines(), "", use]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
 def mounts(volumes: Sequence[str], run: PurePosixPath) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """A JobSet of Kubernetes: jobset.sigs.k8s.io."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
 
-from quintet.cli.launch.job import PORT, Job, header, indented, mounts, quoted
+from quintet.cli.launch.job import PORT, Job, header, mounts
 from quintet.engine.errors import RunError
 
 
@@ -26,46 +27,43 @@ class Kubernetes(Job):
         # The name of a pod in the network of its JobSet.
         endpoint = f"{self.title}-node-0-0.{self.title}:{PORT}"
         rendezvous = ["--rdzv-endpoint", endpoint, "--rdzv-id", self.title]
-        every = [*self.torchrun, *rendezvous, "-m", "quintet", "--", *self.training]
-        limits = {"cpu": str(self.cpus * self.processes)}
+        command = [*self.torchrun, *rendezvous, "-m", "quintet", "--", *self.training]
+        memory = {"medium": "Memory", "sizeLimit": self.shared_memory}
+        limits = {"cpu": self.cpus * self.processes}
         if self.gpus:
-            limits["nvidia.com/gpu"] = str(self.gpus)
-        volumes = [
-            f"- name: {quoted(name)}\n  persistentVolumeClaim: {{claimName: {quoted(name)}}}"
-            for name in claims
-        ]
-        places = [
-            f"- {{name: {quoted(name)}, mountPath: {quoted(path)}}}"
-            for name, path in claims.items()
-        ]
+            limits["nvidia.com/gpu"] = self.gpus
         return MANIFEST.format(
             header=header(arguments, USE),
             name=self.title,
             nodes=self.nodes,
             grace=self.grace,
-            image=quoted(self.image),
-            environment=indented(
-                "\n".join(
-                    f"- {{name: {n}, value: {quoted(v)}}}" for n, v in self.environment.items()
-                ),
-                20,
+            image=json.dumps(self.image),
+            environment=json.dumps(
+                [{"name": name, "value": value} for name, value in self.environment.items()]
             ),
             # Kubernetes would take $(NAME) for a variable.
-            command=indented("\n".join(f"- {quoted(w.replace('$(', '$$('))}" for w in every), 20),
-            limits=indented("\n".join(f"{n}: {quoted(v)}" for n, v in limits.items()), 22),
-            places=indented("\n".join(places), 20),
-            volumes=indented("\n".join(volumes), 16),
-            shared_memory=quoted(self.shared_memory),
+            command="\n".join(
+                f"{' ' * 20}- {json.dumps(word.replace('$(', '$$('))}" for word in command
+            ),
+            limits=json.dumps(limits),
+            mounts=json.dumps(
+                [{"name": name, "mountPath": path} for name, path in {**claims, **SHARED}.items()]
+            ),
+            volumes=json.dumps(
+                [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in claims]
+                + [{"name": n, "emptyDir": memory} for n in SHARED]
+            ),
         )
 
 
+SHARED = {"shared-memory": "/dev/shm"}
 USE = "Start it, where the controller of JobSet is installed: kubectl apply -f FILE"
 MANIFEST = """\
 {header}
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata:
-  name: {name}
+  name: "{name}"
 spec:
   failurePolicy:
     maxRestarts: 10 # of all pods together, should one fail too often
@@ -84,18 +82,11 @@ spec:
               containers:
                 - name: train
                   image: {image}
-                  env:
-{environment}
+                  env: {environment}
                   command:
 {command}
                   resources:
-                    limits:
-{limits}
-                  volumeMounts:
-{places}
-                    - {{name: shared-memory, mountPath: /dev/shm}}
-              volumes:
-{volumes}
-                - name: shared-memory
-                  emptyDir: {{medium: Memory, sizeLimit: {shared_memory}}}
+                    limits: {limits}
+                  volumeMounts: {mounts}
+              volumes: {volumes}
 """

@@ -1,9 +1,12 @@
 """A task of SkyPilot."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
+from textwrap import indent
+from typing import Any
 
-from quintet.cli.launch.job import PORT, Job, header, indented, mounts, quoted
+from quintet.cli.launch.job import PORT, Job, header, mounts
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -22,32 +25,26 @@ class SkyPilot(Job):
 
     def text(self, arguments: Sequence[str]) -> str:
         places = mounts(self.volumes, self.run)
-        resources = {"cpus": quoted(f"{self.cpus * self.processes}+")}
+        resources: dict[str, Any] = {"cpus": f"{self.cpus * self.processes}+"}
         if self.gpus:
-            resources["accelerators"] = quoted(f"{self.gpu}:{self.gpus}")
+            resources["accelerators"] = f"{self.gpu}:{self.gpus}"
         if self.spot:
-            resources["use_spot"] = "true"
-        volumes = [f"{quoted(p)}: {quoted(n)}" for n, p in places.items() if "://" not in n]
-        buckets = [
-            f"{quoted(path)}: {{source: {quoted(name)}, mode: MOUNT}}"
-            for name, path in places.items()
-            if "://" in name
-        ]
-        exports = "\n".join(f"export {name}={value}" for name, value in self.environment.items())
-        run = f'head=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n{exports}\n'
-        run += self.script(f"$head:{PORT}", "$SKYPILOT_TASK_ID")
-        sections = [
-            header(arguments, "Start it: sky jobs launch FILE"),
-            f"name: {self.title}",
-            f"num_nodes: {self.nodes}",
-            section("resources", [f"{name}: {value}" for name, value in resources.items()]),
-            section("volumes", volumes),
-            section("file_mounts", buckets),
-            section("setup", (self.setup or "").splitlines(), " |"),
-            section("run", run.splitlines(), " |"),
-        ]
-        return "".join(f"{text}\n" for text in sections if text)
-
-
-def section(name: str, lines: Sequence[str], mark: str = "") -> str:
-    return f"{name}:{mark}\n{indented(chr(10).join(lines), 2)}" if lines else ""
+            resources["use_spot"] = True
+        sections: dict[str, Any] = {
+            "name": self.title,
+            "num_nodes": self.nodes,
+            "resources": resources,
+            "volumes": {path: name for name, path in places.items() if "://" not in name},
+            "file_mounts": {
+                path: {"source": name, "mode": "MOUNT"}
+                for name, path in places.items()
+                if "://" in name
+            },
+        }
+        lines = [f"{name}: {json.dumps(value)}" for name, value in sections.items() if value]
+        exports = [f"export {name}={value}" for name, value in self.environment.items()]
+        head = 'head=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
+        train = self.script(f"$head:{PORT}", "$SKYPILOT_TASK_ID")
+        scripts = {"setup": self.setup, "run": "\n".join([head, *exports, train])}
+        lines += [f"{name}: |\n{indent(text, '  ')}" for name, text in scripts.items() if text]
+        return "\n".join([header(arguments, "Start it: sky jobs launch FILE"), *lines, ""])

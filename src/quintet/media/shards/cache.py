@@ -101,13 +101,14 @@ class Cache:
             if entry.name.endswith(".writing"):
                 os.unlink(entry.path)
             elif not entry.name.startswith(".") and entry.name != "CACHEDIR.TAG":
-                status = entry.stat()
-                entries.append((status.st_mtime, status.st_size, entry.path))
+                with suppress(FileNotFoundError):  # dropped since, which takes no lock
+                    status = entry.stat()
+                    entries.append((status.st_mtime, status.st_size, entry.path))
         used = sum(size for _, size, _ in entries) + needed
         for _, size, path in sorted(entries):
             if used <= self.max_bytes:
                 return
-            os.unlink(path)
+            Path(path).unlink(missing_ok=True)
             used -= size
 
     def _warn(self, error: OSError) -> None:

@@ -1,4 +1,5 @@
-"""Dataset in shards: tar archives with random access through an index.
+"""Dataset in shards: tar archives with random access through an index, and whatever else holds
+samples.
 
 Random order, validation split and decoding are the same as for a folder of files. Nothing is
 extracted: a member is read into memory and handed to its decoder.
@@ -9,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from quintet.media.shards.index import Index, digest_of
 from quintet.media.shards.indexing import build_index
 from quintet.media.shards.listing import Shard, is_sharded, list_shards, split_window
 from quintet.media.shards.member import Header, Member
+from quintet.media.shards.records import Records, read_index
 from quintet.media.shards.store import LocalStore, Store, StoredFile, cache_index, local_index
 from quintet.media.tables import Table, is_table
 
@@ -116,16 +118,41 @@ class Shards:
         self._store.prefetch(ranges)
 
 
-def open_shards(data: str, suffixes: Sequence[str], what: str) -> "Shards | Table | None":
-    """The shards or tables at `data`; None if it is a folder of files or does not exist."""
+class Samples(Protocol):
+    """Samples that are not files of a folder: in tars, in tables, in MDS or in LitData."""
+
+    window: int
+    """Shuffle window in samples; 0 for a global shuffle."""
+
+    def __len__(self) -> int: ...
+    def name(self, number: int) -> str: ...
+    def names(self) -> Iterator[bytes]: ...
+    def has_text(self) -> npt.NDArray[np.bool_]: ...
+    def row(self, number: int) -> dict[str, Any]: ...
+    def contents(self, numbers: Numbers) -> Contents: ...
+    def path(self, number: int) -> Member: ...
+    def prefetch(self, numbers: Sequence[int]) -> None: ...
+
+
+def open_shards(data: str, suffixes: Sequence[str], what: str) -> Samples | None:
+    """The samples at `data`; None if it is a folder of files or does not exist."""
     location, window = split_window(data)
+    index = read_index(location)
+    if index is not None:
+        return Records(location, window, index, suffixes, what)
     if is_table(location):
-        return Table(location, suffixes, what)
+        return Table(location, window, suffixes, what)
     if is_sharded(location, suffixes):
         return Shards(data, suffixes, what)
     if window:
         raise BadFile(data, "has a window, but is not sharded", "drop '#window='")
     return None
+
+
+def holds_samples(data: str, suffixes: Sequence[str]) -> bool:
+    """Whether `open_shards` finds samples there."""
+    location = split_window(data)[0]
+    return is_table(location) or is_sharded(location, suffixes) or read_index(location) is not None
 
 
 def _readable_rows(index: Index, suffixes: Sequence[str]) -> Numbers:

@@ -1,9 +1,10 @@
-"""Storage of shards: local files or any fsspec URL, read by byte ranges."""
+"""Storage of shards: local files or any fsspec URL, read by byte ranges; the one cache of all."""
 
+import io
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from quintet.urls import filesystem, is_url
 PIECE = 4 << 20
 """Bytes per request and cache entry."""
 THREADS = 16
-ATTEMPTS = 3
+ATTEMPTS = 4
 OPEN_FILES = 256
 VERSION_KEYS = (
     "ETag",
@@ -134,6 +135,7 @@ class RemoteStore:
 
     def files(self, folder: str) -> list[StoredFile]:
         fs = self._filesystem()
+        fs.invalidate_cache()  # of an earlier listing
         infos = _retry(folder, lambda: fs.ls(fs._strip_protocol(folder), True))
         scheme = folder.partition("://")[0]
         files = [_stored_file(f"{scheme}://{_strip_scheme(info['name'])}", info) for info in infos]
@@ -169,13 +171,17 @@ class RemoteStore:
         with self.cache.claim(key):
             content = self.cache.read(key, 0, size)
             if content is None or len(content) != size:
-                content = _retry(
-                    file.url,
-                    lambda: self._filesystem().cat_file(file.url, start=offset, end=offset + size),
-                )
-                if len(content) != size:
-                    raise BadFile(file.url, "is shorter than it was", "check the file")
+                content = _retry(file.url, lambda: self._download(file, offset, size))
                 self.cache.put(key, content)
+        return content
+
+    def _download(self, file: StoredFile, offset: int, size: int) -> bytes:
+        content = self._filesystem().cat_file(file.url, start=offset, end=offset + size)
+        if len(content) > size:  # the whole file
+            remedy = "use a server that supports HTTP range requests"
+            raise BadFile(file.url, "is on a server that ignores byte ranges", remedy)
+        if len(content) < size:  # an answer cut short, or a file that has changed
+            raise EOFError(f"{len(content):,} of {size:,} bytes at {offset:,}")
         return content
 
     def prefetch(self, ranges: Iterable[tuple[StoredFile, int, int]]) -> None:
@@ -195,6 +201,58 @@ class RemoteStore:
         for number in _pieces(offset, count):
             self.cache.drop(_key(file, number))
         return True
+
+
+class Unpacked:
+    """Files that can only be unpacked as a whole, in the cache in place of the packed ones."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.cache = store, Cache("shards")
+
+    def read(
+        self, file: StoredFile, unpack: Callable[[bytes], bytes], offset: int, count: int
+    ) -> bytes:
+        """A range of the unpacked file."""
+        key = _key(file, -2)
+        content = self.cache.read(key, offset, count)
+        if content is not None and len(content) == count:
+            return content
+        self._store.prefetch([(file, 0, file.size)])
+        packed = self._store.read(file, 0, file.size)  # not under the lock: it takes its own
+        with self.cache.claim(key):
+            content = self.cache.read(key, offset, count)
+            if content is not None and len(content) == count:
+                return content
+            plain = unpack(packed)
+            self._store.drop(file, 0, file.size)
+            self.cache.put(key, plain)
+        return plain[offset : offset + count]
+
+
+class StoredStream(io.RawIOBase):
+    """A stored file, as a stream that other libraries read."""
+
+    def __init__(self, store: Store, file: StoredFile) -> None:
+        self._store, self._file, self._position = store, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._file.size)[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._file.size - self._position))
+        buffer[:count] = self._store.read(self._file, self._position, count)
+        self._position += count
+        return count
 
 
 def _pieces(offset: int, count: int) -> range:

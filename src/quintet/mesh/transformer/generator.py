@@ -225,10 +225,13 @@ class FaceGenerator:
             if self.sampling.distinct:
                 per_corner = self.config.depth * head.parts
                 logits = forbid_repeated_corner(logits, face + tokens, per_corner)
-            keys = self.keys_of(slot * head.parts + part)
-            tokens.append(sample_tokens(logits, self.sampling, keys))
+            tokens.append(self.draw(logits, slot * head.parts + part))
             hidden = head.condition(level, part, hidden, self.repeat_if_guided(tokens[-1]))
         return tokens
+
+    def draw(self, logits: Tensor, number: int) -> Tensor:
+        """The token of one of the draws of a face."""
+        return sample_tokens(logits, self.sampling, self.keys_of(number))
 
     def fine_step(self, x: Tensor, at: CachePosition) -> Tensor:
         x = x[:, None]

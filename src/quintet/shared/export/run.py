@@ -202,7 +202,7 @@ def main() -> None:
         parser.add_argument(flag, type=KINDS[kind], default=value, help=f"default: {value}")
     settings = vars(parser.parse_args())
     texts, out, seed = (settings.pop(name) for name in ("text", "out", "seed"))
-    if texts and not model.about["captions"]:
+    if texts and model.about["captions"] is None:
         parser.error("this model was trained without captions; drop --text")
     out.mkdir(parents=True, exist_ok=True)
     write = model.driver.write

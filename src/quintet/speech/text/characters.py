@@ -6,9 +6,10 @@ points without a meaning in Unicode.
 
 import unicodedata
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PAD, UNKNOWN, FIRST = 0, 1, 2
 """Padding; a frame or character of unknown text; the first byte."""
@@ -51,14 +52,16 @@ def clean(text: str) -> str:
     return text
 
 
-def encode(text: str, edges: bool = False) -> Tensor:
-    """(n,) int64 ids of a clean text; `edges` adds a space at both ends."""
+def byte_ids(text: str, edges: bool = False) -> list[int]:
+    """Ids of a clean text; `edges` adds a space at both ends."""
     text = f" {text} " if edges else text
-    return torch.tensor([FIRST + byte for byte in text.encode("utf-8")], dtype=torch.int64)
+    return [FIRST + byte for byte in text.encode("utf-8")]
 
 
-def stack(rows: Sequence[Tensor], size: int | None = None) -> tuple[Tensor, Tensor]:
+def stack(rows: Sequence["Tensor"], size: int | None = None) -> tuple["Tensor", "Tensor"]:
     """Ids (b, size) padded with `PAD`, and the length of each row (b,)."""
+    import torch
+
     counts = torch.tensor([len(row) for row in rows])
     ids = torch.full((len(rows), size or max(1, int(counts.max()))), PAD, dtype=torch.int64)
     for padded, row in zip(ids, rows):

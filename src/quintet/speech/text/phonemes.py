@@ -10,7 +10,7 @@ own would need a frame each, taken from their neighbours.
 Ids: each symbol has one in the vocabulary of bytes (ASCII as there, then the IPA extensions of
 Unicode, then `MODIFIERS`). The id of a token holds those of its symbols as digits, and its
 embedding is the sum of theirs: a stressed vowel shares with the unstressed one, and no language
-needs a list of its phonemes.
+needs a list of its phonemes. Exports copy this module: it loads no torch.
 """
 
 import ctypes
@@ -20,12 +20,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from quintet.engine.config import ConfigError
-from quintet.speech.text.characters import FIRST, PAD, VOCABULARY
-from quintet.speech.voicebox.config import VoiceBoxConfig
+from quintet.speech.text.characters import FIRST, VOCABULARY
 from quintet.suggest import among
 
 MOST = 7
@@ -43,10 +38,10 @@ _UTF8, _IPA_MODE, _SEPARATOR = 1, 2, "_"
 _FALLBACK = {"zh": "cmn", "no": "nb", "iw": "he"}
 
 
-def encode_phonemes(tokens: Iterable[str], edges: bool = False) -> Tensor:
-    """(n,) ids; ValueError for a symbol without one. `edges` adds a space at both ends."""
+def phoneme_ids(tokens: Iterable[str], edges: bool = False) -> list[int]:
+    """Ids; ValueError for a symbol without one. `edges` adds a space at both ends."""
     tokens = (" ", *tokens, " ") if edges else tokens
-    return torch.tensor([_id(token) for token in tokens], dtype=torch.int64)
+    return [_id(token) for token in tokens]
 
 
 @cache
@@ -68,22 +63,6 @@ def _code(symbol: str) -> int:
 def pack(symbols: Sequence[int]) -> int:
     """The id of a token; that of a single symbol is its own."""
     return sum(symbol * VOCABULARY**place for place, symbol in enumerate(symbols[:MOST]))
-
-
-def unpack(ids: Tensor) -> Tensor:
-    """(…) -> (…, MOST): the ids of the symbols, and PAD after them."""
-    return torch.stack([ids // VOCABULARY**place % VOCABULARY for place in range(MOST)], -1)
-
-
-class TokenEmbedding(nn.Embedding):
-    """Ids -> vectors (…, dim); those of phonemes are packed."""
-
-    def __init__(self, config: VoiceBoxConfig, dim: int) -> None:
-        super().__init__(config.vocabulary, dim, padding_idx=PAD)
-        self.packed = config.phonemes is not None
-
-    def forward(self, ids: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return super().forward(unpack(ids)).sum(-2) if self.packed else super().forward(ids)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -129,11 +108,11 @@ def _voice(language: str) -> str:
         if name and _espeak().espeak_SetVoiceByName(name.encode()) == 0:
             return name
     known = among(tag, _languages())
-    raise ConfigError(f"espeak-ng does not know the language '{language}'; {known}")
+    raise ValueError(f"espeak-ng does not know the language '{language}'; {known}")
 
 
 def require_language(language: str) -> None:
-    """ConfigError with the languages that there are."""
+    """ValueError with the languages that there are."""
     _voice(language)
 
 

@@ -1,35 +1,43 @@
-"""From a text as written to the ids of a model, and long texts in parts that it can speak."""
+"""From a text as written to the ids of a model, and long texts in parts that it can speak. Exports
+copy this module: it loads no torch."""
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
-
-from quintet.speech.text.characters import clean, encode
+from quintet.speech.text.characters import byte_ids, clean
 from quintet.speech.text.english import ABBREVIATIONS, spelled_out
-from quintet.speech.text.phonemes import encode_phonemes, phonemes
-from quintet.speech.voicebox.config import VoiceBoxConfig
+from quintet.speech.text.phonemes import phoneme_ids, phonemes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SENTENCE_PAUSE, CLAUSE_PAUSE = 0.35, 0.12
 """Seconds of silence between parts."""
 
 
-def to_ids(text: str, config: VoiceBoxConfig, language: str = "") -> Tensor:
-    """(n,) ids of a clean text, in its language or else that of the model."""
+def to_ids(text: str, config: Any, language: str = "") -> "Tensor":
+    """(n,) `ids_of`."""
+    import torch
+
+    return torch.tensor(ids_of(text, config, language), dtype=torch.int64)
+
+
+def ids_of(text: str, config: Any, language: str = "") -> list[int]:
+    """Ids of a clean text, in its language or else that of a model with this `VoiceBoxConfig`."""
     spelled = spell(text, config, language)
     if isinstance(spelled, str):
-        return encode(spelled, config.edges)
-    return encode_phonemes(spelled, config.edges)
+        return byte_ids(spelled, config.edges)
+    return phoneme_ids(spelled, config.edges)
 
 
-def num_ids(text: str, config: VoiceBoxConfig, language: str = "") -> int:
+def num_ids(text: str, config: Any, language: str = "") -> int:
     """Their number; plans of whole data sets ask for nothing else."""
     spelled = spell(text, config, language)
     units = spelled.encode("utf-8") if isinstance(spelled, str) else spelled
     return len(units) + 2 * config.edges
 
 
-def spell(text: str, config: VoiceBoxConfig, language: str = "") -> str | tuple[str, ...]:
+def spell(text: str, config: Any, language: str = "") -> str | tuple[str, ...]:
     """As the model reads it: a string, for its bytes, or phonemes."""
     language = language or config.phonemes or ""
     if config.spell_out and (language or "en").lower().startswith("en"):

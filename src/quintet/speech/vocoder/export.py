@@ -1,5 +1,7 @@
 """Export of the vocoder: the network alone."""
 
+import dataclasses
+import json
 from typing import Any
 
 import torch
@@ -25,10 +27,10 @@ def pieces(model: Vocoder, recipe: Any) -> Exportable:
     added = "to be added to natural logarithms of magnitudes"
     outputs = {"log_magnitudes": f"{shape}: {added}"}
     left_out = (
-        "The spectrogram, the magnitudes that the network starts from, phase retrieval and"
-        " corrections are not exported: they loop over frames, and ONNX has no inverse FFT of real"
-        " signals."
+        "Spectra, phase retrieval and corrections are no graphs: ONNX has no inverse FFT of real"
+        " signals. The program of an exported VoiceBox has them: its --vocoder takes this folder."
     )
     network = graph(model, offsets)
     piece = Piece("offsets", "log-mels to magnitudes", network, inputs, outputs)
-    return Exportable([piece], left_out)
+    about = json.dumps(dataclasses.asdict(config), indent=1) + "\n"
+    return Exportable([piece], left_out, {"export.json": about})

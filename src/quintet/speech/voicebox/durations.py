@@ -15,7 +15,7 @@ from quintet.nn.attention import Block
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import rope_1d
 from quintet.speech.text.characters import PAD
-from quintet.speech.text.phonemes import TokenEmbedding
+from quintet.speech.text.embedding import TokenEmbedding
 from quintet.speech.voicebox.config import VoiceBoxConfig
 
 HEAD_DIM = 64

@@ -1,13 +1,19 @@
-"""Graph export of VoiceBox: the velocity network."""
+"""Graph export of VoiceBox: durations and the velocity network, with a program that speaks by them
+without torch."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quintet.engine.models.export import Exportable, Input, Piece
+from quintet import mel, suggest
+from quintet.engine.models.export import Exportable, Input, Piece, graph
+from quintet.shared.export.pieces import PROGRAM, program
+from quintet.speech.text import characters, english, phonemes, spelling
 from quintet.speech.text.characters import VOCABULARY
+from quintet.speech.voicebox import driver, sound
 from quintet.speech.voicebox.model import VoiceBox
+from quintet.speech.voicebox.sample import SENTENCE
 
 FREE = ("batch", "frames")
 
@@ -29,6 +35,13 @@ class Velocity(nn.Module):
         mask: Tensor,
     ) -> Tensor:
         return self.backbone(x, context, infill_mask, self.text_embedding(frame_ids), time, mask)
+
+
+def durations(self: Any, ids: Tensor) -> Tensor:
+    counts = torch.full(ids.shape[:1], ids.shape[1])
+    voice = torch.zeros(ids.shape[0], 2 * self.model.config.n_mels)
+    nothing = torch.zeros_like(ids)
+    return self.model.durations(ids, counts, nothing, nothing > 0, voice).exp()
 
 
 def examples(model: VoiceBox, batch: int, frames: int) -> dict[str, Tensor]:
@@ -66,9 +79,24 @@ def pieces(model: VoiceBox, recipe: Any) -> Exportable:
     free = {name: FREE[:1] if name == "time" else FREE for name in descriptions}
     inputs = {n: Input(traced[n], checked[n], text, free[n]) for n, text in descriptions.items()}
     outputs = {"velocity": f"(batch, frames, {channels}) float32: the velocity of x"}
-    left_out = (
-        "The spectrogram, the aligner, the duration model, the solver and the vocoder are not"
-        " exported: they search, loop and draw random numbers."
-    )
     piece = Piece("velocity", "velocity network of the flow", Velocity(model), inputs, outputs)
-    return Exportable([piece], left_out)
+    if config.text != "learned" or config.features != "mel":
+        left_out = "The spectrogram and the solver are not exported: they loop and draw numbers."
+        return Exportable([piece], left_out)
+    few, more = (torch.randint(1, VOCABULARY, shape) for shape in ((2, 9), (3, 14)))
+    description = "(batch, tokens) int64: ids of whole texts"
+    text = Input(few, more, description, ("batch", "tokens"))
+    frames = {"frames": "(batch, tokens) float32: frames of each id"}
+    lengths = Piece("durations", "lengths of ids", graph(model, durations), {"ids": text}, frames)
+    named = ("mean", "std", "phonemes", "spell_out", "edges", *driver.SPECTRA)
+    about = {name: getattr(config, name) for name in named}
+    about |= {"limit": recipe.recordings.text_length if recipe else SENTENCE, "captions": {}}
+    settings = {"seed": 0, "steps": 16, "method": "midpoint", "cond_scale": 1.3}
+    settings |= {"language": "", "seconds": float, "vocoder": str}
+    modules = (driver, sound, mel, characters, english, phonemes, spelling, suggest)
+    left_out = (
+        "The aligner is not exported: the program speaks in a voice of its own, texts that fit the"
+        f" model. Phonemes need espeakng-loader beside it. {PROGRAM} --vocoder names the folder of"
+        " a vocoder exported as ONNX."
+    )
+    return Exportable([lengths, piece], left_out, program(about, settings, *modules))

@@ -37,7 +37,7 @@ from quintet.nn.griffin_lim import GriffinLim
 from quintet.nn.quantisers.base import check_ids
 from quintet.speech.features import FeatureExtractor
 from quintet.speech.text.characters import FIRST, PAD, UNKNOWN, clean, stack
-from quintet.speech.text.phonemes import TokenEmbedding
+from quintet.speech.text.embedding import TokenEmbedding
 from quintet.speech.text.spelling import to_ids
 from quintet.speech.voicebox.backbone import Backbone
 from quintet.speech.voicebox.config import VoiceBoxConfig, VoiceBoxLossConfig
