@@ -374,6 +374,7 @@ CASES: dict[str, Callable[[Desk], object]] = {
 ELSEWHERE = {
     "cli/launch/job.py:header",  # tests/cli/launch/test_launch.py: it repeats the command
     "cli/demo/page.py:sample_command",  # test_demo.py, which has the runs
+    "cli/stored_runs.py:with_mirrors",  # tests/engine/runs/remote: its recipe is not known
     "cli/serve.py:serve",  # tests/serve/test_command.py: it runs until a signal
 }
 
