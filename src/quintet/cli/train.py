@@ -45,17 +45,25 @@ def train(arguments: list[str]) -> None:
         return
     name = arguments[0]
     default = rooms.recipe_function(name)()
-    rest = spell_out(arguments[1:], default.stages)
+    rest = arguments[1:]
     if any(word in ASKING for word in rest):
         print(recipe_help(name, default))
         return
     rest = ["--help" if word == "--help-all" else word for word in rest]
-    asked = parse(flags_of(name, default), rest, f"train {name}", recipe_examples(name, default))
+    recipe, asked = asked_for(name, rest)
+    launch(name, recipe, asked.run, "resume_or_new" if asked.resume else "new")
+
+
+def asked_for(name: str, words: list[str]) -> tuple[Recipe, Any]:
+    """The recipe that flags ask for, and the flags."""
+    default = rooms.recipe_function(name)()
+    words = spell_out(words, default.stages)
+    asked = parse(flags_of(name, default), words, f"train {name}", recipe_examples(name, default))
     data = asked.data if asked.data is not None else asked.settings.data
     recipe = dataclasses.replace(with_absolute_paths(asked.settings), data=resolved(data))
     if asked.valid is not None:
         recipe = with_valid_folder(recipe, resolved(asked.valid))
-    launch(name, recipe, asked.run, "resume_or_new" if asked.resume else "new")
+    return recipe, asked
 
 
 OWN = {
