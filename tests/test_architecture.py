@@ -105,7 +105,13 @@ def parts(*names: str) -> list[str]:
 
 
 SERVERS = ["serve", "watch"]
-ENTRY_POINTS = ["cli", "rooms", "__main__"]  # what starts everything is imported by nothing below
+ENTRY_POINTS = [
+    "cli",
+    "rooms",
+    "encoding",
+    "ray",
+    "__main__",
+]  # what starts everything is imported by nothing below
 
 
 @pytest.mark.parametrize(
@@ -282,7 +288,8 @@ def test_there_are_rooms():
 
 
 @pytest.mark.parametrize(
-    ("package", "home"), [("accelerate", "engine/machine/world.py"), ("tyro", "cli")]
+    ("package", "home"),
+    [("accelerate", "engine/machine/world.py"), ("tyro", "cli"), ("ray", "ray")],
 )
 def test_only_one_place_knows(package, home):
     elsewhere = [path for path in FILES if not path.is_relative_to(PACKAGE / home)]
