@@ -151,9 +151,7 @@ def retopology() -> RetopologyRecipe:
         workers=14,
         evaluate_every=6000,
         save_every=3000,
-        meshes=MeshDataConfig(
-            shift=0, rotation=180, builtin_count=1_000_000, valid_limit=256, too_large="simplify"
-        ),
+        meshes=MeshDataConfig(rotation=180, builtin_count=1_000_000, valid_limit=256),
         optim=OptimizerConfig(
             learning_rate=5e-4, warmup_steps=300, weight_decay=0.05, ema_decay=0.998
         ),
@@ -182,14 +180,14 @@ def retopology_tiny() -> RetopologyRecipe:
             fine_layers=1,
             fine_heads=4,
         ),
-        meshes=MeshDataConfig(max_faces=32, shift=0, builtin_count=20_000, valid_limit=64),
+        meshes=MeshDataConfig(max_faces=32, builtin_count=20_000, valid_limit=64),
         generation=RetopologyGeneration(count=32, temperature=0.3),
         optim=OptimizerConfig(learning_rate=2e-3, warmup_steps=100, ema_decay=0.99),
     )
 
 
 def retopology_large() -> RetopologyRecipe:
-    """Clean meshes of up to 4,000 faces, in windows of 1,024; a day on one H200 (340 M)."""
+    """Clean meshes of up to 4,000 faces, in windows of 1,024; a day on one H200 (319 M)."""
     return RetopologyRecipe(
         steps=200_000,
         batch_size=32,
@@ -202,12 +200,7 @@ def retopology_large() -> RetopologyRecipe:
             points=8192, latents=1024, max_faces=1024, dim=1024, layers=15, heads=16, fine_heads=16
         ),
         meshes=MeshDataConfig(
-            max_faces=4000,
-            shift=0,
-            rotation=180,
-            builtin_count=1_000_000,
-            valid_limit=256,
-            too_large="simplify",
+            max_faces=4000, rotation=180, builtin_count=1_000_000, valid_limit=256
         ),
         optim=OptimizerConfig(
             learning_rate=3e-4,

@@ -65,7 +65,8 @@ def ordered(codes: Tensor) -> bool:
 def test_a_mesh_has_one_sequence_of_codes_whatever_its_order(shape: Any) -> None:
     vertices, faces = shape
     codes = torch.from_numpy(codes_of(vertices, faces, 128))
-    assert ordered(codes) and len(codes) == len(faces)
+    assert ordered(codes)
+    assert len(codes) == len(faces)
     corners = codes.unflatten(1, (3, 3))
     for other in (1, 2):  # the first corner is the lowest
         assert precedes(corners[:, 0], corners[:, other]).all()
@@ -79,7 +80,8 @@ def test_a_mesh_has_one_sequence_of_codes_whatever_its_order(shape: Any) -> None
 def test_codes_are_the_mesh_again_at_the_centres_of_its_cells(shape: Any) -> None:
     vertices, faces = shape
     mesh = mesh_of(torch.from_numpy(codes_of(vertices, faces, 128)), 128)
-    assert len(mesh.faces) == len(faces) and len(mesh.vertices) == len(vertices)
+    assert len(mesh.faces) == len(faces)
+    assert len(mesh.vertices) == len(vertices)
     corners = np.sort(mesh.vertices.numpy()[mesh.faces.numpy()].reshape(-1, 3), 0)
     original = np.sort(vertices[faces].reshape(-1, 3), 0)
     assert np.abs(corners - original).max() <= 1 / 128 + 1e-6
@@ -134,7 +136,8 @@ def test_generated_faces_are_in_order() -> None:
     model = awake(bins=64)
     points = torch.stack((cloud(0), cloud(1)))
     codes = model.generate_codes(points, torch.tensor([8, 8]), seed=1, temperature=0.2)
-    assert all(ordered(rows[:4]) for rows in codes) and codes.shape[1] > 8
+    assert all(ordered(rows[:4]) for rows in codes)
+    assert codes.shape[1] > 8
     free = model.transformer.generate_codes(
         model.transformer.encode_inputs(model.encode(points, torch.tensor([8, 8]), torch.zeros(2))),
         2,
@@ -172,9 +175,7 @@ def test_a_mesh_does_not_depend_on_its_batch() -> None:
 def test_a_long_mesh_goes_on_from_window_to_window() -> None:
     model = awake()
     wished = torch.tensor([30, 3])
-    codes = model.generate_codes(
-        torch.stack((cloud(0), cloud(1))), wished, seed=2, temperature=1.0
-    )
+    codes = model.generate_codes(torch.stack((cloud(0), cloud(1))), wished, seed=2, temperature=1.0)
     lengths = (codes[..., 0] >= 0).sum(1)
     assert torch.equal(lengths, limits(wished, model.max_faces))
     assert lengths.tolist() == [55, 19]

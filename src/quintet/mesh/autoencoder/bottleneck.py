@@ -4,7 +4,6 @@ Shapes: b meshes, v vertices, c corners, q codes of a vertex, w vertex features 
 Positions are in units of bins. All of it runs in full precision.
 """
 
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -5,7 +5,6 @@ it. Faces are sorted by them, so that a mesh has one sequence of codes, each gre
 """
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from quintet.mesh.geometry import Floats, Ints, discretise, undiscretise
@@ -42,7 +41,3 @@ def same_faces(codes: Tensor | Ints, others: Tensor | Ints) -> bool:
     """Whether two meshes have the same faces, in any order."""
     a, b = (np.asarray(rows)[np.asarray(rows)[:, 0] >= 0] for rows in (codes, others))
     return a.shape == b.shape and bool((np.unique(a, axis=0) == np.unique(b, axis=0)).all())
-
-
-def window(codes: Ints, first: int, length: int) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(codes[first : first + length]).astype(np.int32))

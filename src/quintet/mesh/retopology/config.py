@@ -92,7 +92,7 @@ class RetopologyRecipe(Recipe):
 
     model: RetopologyConfig = field(default_factory=RetopologyConfig)
     """Network."""
-    meshes: MeshDataConfig = field(default_factory=lambda: MeshDataConfig(shift=0, rotation=180))
+    meshes: MeshDataConfig = field(default_factory=lambda: MeshDataConfig(rotation=180))
     """Data: the clean meshes."""
     scans: ScanConfig = field(default_factory=ScanConfig)
     """What is made of them for the input."""

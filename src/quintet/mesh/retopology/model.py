@@ -36,8 +36,8 @@ OCTAVES = 8
 """Of the wished number of faces and the place of a window."""
 SPARE = 1.3
 """Generation stops at this many times the wished number of faces."""
-WINDOWS = 5
-"""Without a wished number, it stops after so many windows."""
+WINDOWS = 8
+"""Windows of the longest mesh that may be wished; without a wish, it stops there."""
 
 
 class Surface(NamedTuple):
@@ -92,7 +92,9 @@ class Retopology(Pretrained, nn.Module):
         self.config = updated(config or RetopologyConfig(), keywords)
         dim = self.config.dim
         self.encoder = PointEncoder(self.config)
-        self.wish = nn.Sequential(linear(2 * (1 + 2 * OCTAVES) + 2, dim), nn.SiLU(), linear(dim, dim))
+        self.wish = nn.Sequential(
+            linear(2 * (1 + 2 * OCTAVES) + 2, dim), nn.SiLU(), linear(dim, dim)
+        )
         self.transformer = MeshTransformer(self.config.transformer)
 
     @property
@@ -207,6 +209,9 @@ class Retopology(Pretrained, nn.Module):
         """
         from quintet.mesh.retopology.ranking import nearest_first
 
+        most = WINDOWS * self.config.max_faces
+        if faces is not None and not 4 <= faces <= most:
+            raise ValueError(f"{faces} faces are wished; give 4 to {most:,}")
         surface = self.surface(points, seed)
         device = next(self.parameters()).device
         kept = None if keep is None else self.kept(surface, keep).to(device).expand(count, -1, -1)

@@ -17,9 +17,7 @@ def distances(meshes: Sequence[Arrays], points: np.ndarray) -> list[float]:
     clouds = (torch.from_numpy(surface_points(*mesh, count=POINTS))[None] for mesh in meshes)
     every = lambda cloud: torch.ones(cloud.shape[:2], dtype=torch.bool)
     return [
-        float(chamfer(cloud, target, every(cloud), every(target)))
-        if len(mesh[1])
-        else float("inf")
+        float(chamfer(cloud, target, every(cloud), every(target))) if len(mesh[1]) else float("inf")
         for mesh, cloud in zip(meshes, clouds)
     ]
 

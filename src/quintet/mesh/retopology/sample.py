@@ -76,7 +76,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     if named and len(files) > 1:
         raise RunError(f"{len(files)} inputs do not fit into {out}: give --out a folder")
     model: Retopology = trained.model(flags.device)
-    keep = None if flags.keep is None else read_mesh(flags.keep)
+    keep = None if flags.keep is None else read_mesh(flags.keep, upright=True)
     (out.parent if named else out).mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[Arrays]] = {}
 

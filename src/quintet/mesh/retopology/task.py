@@ -101,9 +101,7 @@ class RetopologyTask(Task):
             }
             yield loss, metrics
 
-    def _call(
-        self, network: Any, batch: Batch, faces: Tensor, points: Tensor | None = None
-    ) -> Any:
+    def _call(self, network: Any, batch: Batch, faces: Tensor, points: Tensor | None = None) -> Any:
         codes, lengths, own, first = (
             batch.data[name] for name in ("codes", "lengths", "points", "first")
         )

@@ -18,8 +18,8 @@ class RetopologyTrainer(MeshTrainer):
         trainer.train()
         vertices, faces = trainer.retopologise(points, 500)[0]
 
-    Its defaults are those of the recipe `mesh/retopology`, and every setting is a keyword: `meshes`,
-    `scans`, `mirror` and the rest. `data_kwargs` names the fields of a data set of tuples.
+    Its defaults are those of the recipe `mesh/retopology`, and every setting is a keyword:
+    `meshes`, `scans`, `mirror` and the rest. `data_kwargs` names the fields of tuples.
     """
 
     name = "mesh/retopology"

@@ -291,6 +291,6 @@ def draw_digit(
         dim, sampling.temperature or 1.0, sampling.cond_scale, sampling.top_k or 0,
         sampling.top_p or 1.0, GUIDED=draw.guided, GREEDY=sampling.greedy,
         TOP_K=sampling.top_k is not None, TOP_P=sampling.top_p is not None and sampling.top_p < 1,
-        LAST=last, ORDERED=sampling.ordered, VALUES=padded, CHUNK=min(power_of_two(width), 32768 // padded),
-        B=power_of_two(dim), num_warps=8,
+        LAST=last, VALUES=padded, CHUNK=min(power_of_two(width), 32768 // padded),
+        ORDERED=sampling.ordered, B=power_of_two(dim), num_warps=8,
     )  # fmt: skip

@@ -262,7 +262,8 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         """Generate codes (count, max_faces, t), padded with -1.
 
         `context` comes from `encode_text`; `prompt` (count, faces, t) holds the first faces, and
-        `kept` faces in order that come wherever they are due. On CUDA weights are cast to bf16 unless `dtype` is given. `keywords` are fields of `Sampling`.
+        `kept` faces in order that come wherever they are due. On CUDA weights are cast to bf16
+        unless `dtype` is given. `keywords` are fields of `Sampling`.
         """
         sampling = Sampling(**keywords)
         if self.config.pointers:
