@@ -106,7 +106,8 @@ class Scans(OfSource):
 
 def dense_files(folder: Path) -> dict[str, Path]:
     """Files by their path in the folder, without the suffix."""
-    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in point_files.SUFFIXES)
+    suffixes = point_files.point_suffixes()
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes)
     return {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 
 

@@ -37,7 +37,9 @@ OCTAVES = 8
 SPARE = 1.3
 """Generation stops at this many times the wished number of faces."""
 WINDOWS = 8
-"""Windows of the longest mesh that may be wished; without a wish, it stops there."""
+"""Windows of the longest mesh that may be wished."""
+UNTOLD = 4
+"""Windows after which generation stops without a wish."""
 
 
 class Surface(NamedTuple):
@@ -265,7 +267,7 @@ class Retopology(Pretrained, nn.Module):
 
 def limits(faces: Tensor, window: int) -> Tensor:
     """Where generation stops for wished numbers of faces, 0 for any."""
-    return torch.where(faces > 0, (faces * SPARE).long() + 16, WINDOWS * window)
+    return torch.where(faces > 0, (faces * SPARE).long() + 16, UNTOLD * window)
 
 
 def _after(last: Tensor, kept: Tensor) -> Tensor:

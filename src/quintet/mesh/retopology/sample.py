@@ -63,13 +63,13 @@ def example(recipe: Any, run: Path) -> list[str]:
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Save the meshes of each input, and a picture of the input beside the result."""
     from quintet.media.meshes.files import read_mesh, write_mesh
-    from quintet.media.meshes.points import SUFFIXES
+    from quintet.media.meshes.points import point_suffixes
     from quintet.mesh.exhibits import MeshSheet
 
     check_positive(flags, "count")
     if flags.faces is not None and flags.faces < 4:
         raise RunError(f"--faces {flags.faces} is no mesh: give 4 or more")
-    files = find_inputs(inputs, (SUFFIXES,), "meshes or points")
+    files = find_inputs(inputs, (point_suffixes(),), "meshes or points")
     own = {} if files else _validation(trained, flags)
     files = files or [Input(Path(name), name, named=True) for name in own]
     named = out.suffix.lower() in _suffixes()
