@@ -10,6 +10,7 @@ from quintet.version import __version__
 
 if TYPE_CHECKING:
     from quintet.compat.names import ConditionalFlowMatcherWrapper
+    from quintet.encoding import encode
     from quintet.engine.trainer import Trainer
     from quintet.image.adopt.trainer import ImageDecoderTrainer
     from quintet.image.flow.model import ImageFlow
@@ -73,6 +74,7 @@ _PLACES = {
     "VocoderTrainer": "quintet.speech.vocoder.trainer",
     "VoiceBox": "quintet.speech.voicebox.model",
     "VoiceBoxTrainer": "quintet.speech.voicebox.trainer",
+    "encode": "quintet.encoding",
     "load": "quintet.rooms",
 }
 
@@ -109,6 +111,7 @@ __all__ = [
     "VoiceBox",
     "VoiceBoxTrainer",
     "__version__",
+    "encode",
     "load",
 ]
 
