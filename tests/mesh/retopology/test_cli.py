@@ -37,7 +37,7 @@ def scan(tmp_path: Path) -> Path:
     grid = np.stack(np.meshgrid(*[np.arange(12.0)] * 2, indexing="ij"), -1).reshape(-1, 2)
     points = np.concatenate((grid, np.sin(grid[:, :1])), 1) * 3 + [500, 0, -20]
     corner = (np.arange(11)[:, None] * 12 + np.arange(11)).reshape(-1, 1)
-    faces = np.concatenate((corner + [0, 12, 1], corner + [1, 12, 13]))
+    faces = np.concatenate((corner + np.array([0, 12, 1]), corner + np.array([1, 12, 13])))
     write_mesh(tmp_path / "scan.ply", points, faces)
     return tmp_path / "scan.ply"
 
