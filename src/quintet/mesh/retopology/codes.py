@@ -35,9 +35,3 @@ def mesh_of(codes: Tensor, bins: int) -> Mesh:
     """The mesh of codes (f, 9), -1 in padding; vertices are at the centres of their cells."""
     coordinates = undiscretise(codes.unflatten(-1, (3, 3)).flip(-1), bins)
     return assemble(codes, coordinates)
-
-
-def same_faces(codes: Tensor | Ints, others: Tensor | Ints) -> bool:
-    """Whether two meshes have the same faces, in any order."""
-    a, b = (np.asarray(rows)[np.asarray(rows)[:, 0] >= 0] for rows in (codes, others))
-    return a.shape == b.shape and bool((np.unique(a, axis=0) == np.unique(b, axis=0)).all())

@@ -2,7 +2,7 @@
 
 clean meshes ─ scans ─> points ─ encoder ─┐
              └ codes ─ transformer <──────┴─> cross-entropy of each coordinate
-validation points ─> generated meshes ─ distances to the surface, beside a simplified mesh's
+validation points ─> generated meshes ─ distances to the clean mesh
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,14 +26,13 @@ from quintet.engine.task import (
     Update,
     World,
 )
-from quintet.media.meshes.files import simplify
 from quintet.mesh import data
 from quintet.mesh.agreement import valid
 from quintet.mesh.exhibits import Arrays, MeshSheet
-from quintet.mesh.retopology.codes import mesh_of, same_faces
+from quintet.mesh.retopology.codes import mesh_of
 from quintet.mesh.retopology.config import RetopologyRecipe
 from quintet.mesh.retopology.data import Scans, collate, open_scans
-from quintet.mesh.retopology.measures import compare
+from quintet.mesh.retopology.measures import compare, exact_faces
 from quintet.mesh.retopology.model import Retopology, limits
 from quintet.mesh.transformer.data import num_rows
 
@@ -146,17 +145,15 @@ class RetopologyTask(Task):
             mesh, original = self._mesh(rows), self._mesh(true.cpu())
             count, wished = int((rows[:, 0] >= 0).sum()), len(true)
             ended = count < int(limits(torch.tensor(wished), self.config.max_faces))
-            own = compare(mesh, original)
-            simple = compare(simplify(*original, max_faces=max(4, count)), original)
+            distances = compare(mesh, original)
             measured = {
                 "valid": float(ended and count == len(mesh[1]) and valid(*mesh)),
-                "exact": float(same_faces(rows, true.cpu())),
+                "exact": float(exact_faces(mesh, original, self.config.bins)[1]),
                 "face_error": abs(count / wished - 1),
-                "boundary": own["boundary"],
-                "chamfer": 100 * own["chamfer"],
-                "hausdorff": 100 * own["hausdorff"],
-                "normals": own["normal_consistency"],
-                "chamfer_simplified": 100 * simple["chamfer"],
+                "boundary": distances["boundary"],
+                "chamfer": 100 * distances["chamfer"],
+                "hausdorff": 100 * distances["hausdorff"],
+                "normals": distances["normal_consistency"],
             }
             for name, value in measured.items():
                 values.setdefault(name, []).append(value)
