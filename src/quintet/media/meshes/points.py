@@ -49,7 +49,8 @@ def sample_surface(
     ends = np.cumsum(areas)
     if not len(ends) or not 0 < ends[-1] < np.inf:
         raise ValueError("no face has an area")
-    chosen = np.searchsorted(ends, rng.random(count) * ends[-1], "right")
+    at = (rng.permutation(count) + rng.random(count)) / count  # every part has its share
+    chosen = np.searchsorted(ends, at * ends[-1], "right")
     chosen = np.minimum(chosen, np.flatnonzero(areas)[-1])
     u, v = rng.random((2, count))
     u, v = np.where(u + v > 1, (1 - u, 1 - v), (u, v))
@@ -95,7 +96,7 @@ def read_points(
             drawn = np.ones(total, bool)
             if total > max_points:
                 name = f"{printable(path.name)} has {total:,} points"
-                warnings.warn(f"{name}; {max_points:,} of them are used", stacklevel=5)
+                warnings.warn(f"{name}; {max_points:,} of them are used", stacklevel=4)
                 drawn[rng.choice(total, total - max_points, replace=False)] = False
             return drawn
 
