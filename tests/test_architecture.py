@@ -360,7 +360,7 @@ def test_files_are_renamed_in_one_place():
 
 COMMAND = re.compile(
     r"(?<!usage: )(?<!<!-- )quintet "
-    r"(list|train|resume|launch|evaluate|judges|sample|serve|compare|pack|export|report|watch|replay|doctor|demo)\b"
+    r"(list|train|resume|launch|evaluate|judges|sample|serve|compare|pack|encode|export|report|watch|replay|doctor|demo)\b"
 )
 
 

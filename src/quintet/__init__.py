@@ -10,6 +10,7 @@ from quintet.version import __version__
 
 if TYPE_CHECKING:
     from quintet.compat.names import ConditionalFlowMatcherWrapper
+    from quintet.encoding import encode
     from quintet.engine.trainer import Trainer
     from quintet.image.adopt.trainer import ImageDecoderTrainer
     from quintet.image.flow.model import ImageFlow
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from quintet.image.vqgan.trainer import VQGanVAETrainer
     from quintet.mesh.autoencoder.model import MeshAutoencoder
     from quintet.mesh.autoencoder.trainer import MeshAutoencoderTrainer
+    from quintet.mesh.retopology.model import Retopology
+    from quintet.mesh.retopology.trainer import RetopologyTrainer
     from quintet.mesh.transformer.model import MeshTransformer
     from quintet.mesh.transformer.trainer import MeshTransformerTrainer
     from quintet.music.mulan.model import MuLaN
@@ -55,6 +58,8 @@ _PLACES = {
     "MuLaN": "quintet.music.mulan.model",
     "MuLaNTrainer": "quintet.music.mulan.trainer",
     "PixelLatents": "quintet.shared.generation.pixels",
+    "Retopology": "quintet.mesh.retopology.model",
+    "RetopologyTrainer": "quintet.mesh.retopology.trainer",
     "Trainer": "quintet.engine.trainer",
     "VQGanVAE": "quintet.image.vqgan.model",
     "VQGanVAETrainer": "quintet.image.vqgan.trainer",
@@ -69,6 +74,7 @@ _PLACES = {
     "VocoderTrainer": "quintet.speech.vocoder.trainer",
     "VoiceBox": "quintet.speech.voicebox.model",
     "VoiceBoxTrainer": "quintet.speech.voicebox.trainer",
+    "encode": "quintet.encoding",
     "load": "quintet.rooms",
 }
 
@@ -88,6 +94,8 @@ __all__ = [
     "MuLaN",
     "MuLaNTrainer",
     "PixelLatents",
+    "Retopology",
+    "RetopologyTrainer",
     "Trainer",
     "VQGanVAE",
     "VQGanVAETrainer",
@@ -103,6 +111,7 @@ __all__ = [
     "VoiceBox",
     "VoiceBoxTrainer",
     "__version__",
+    "encode",
     "load",
 ]
 

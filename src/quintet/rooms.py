@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class TaskModule(Protocol):
-    """`ROOM/FAMILY/task.py`."""
+    """`ROOM/FAMILY/task.py`. A generator's also has `to_encode(recipe, tokenizer, weights)`: the
+    samples of `recipe.data` whose codes shards will hold (shared/encoded.py), and their collate."""
 
     def build(self, recipe: Any) -> "Task": ...
 
@@ -169,9 +170,7 @@ def _module(place: str, name: str, members: str, purpose: str) -> Any:
 
 
 def _roots() -> list[Path]:
-    import quintet
-
-    return [Path(root) for root in quintet.__path__]
+    return [Path(root) for root in importlib.import_module("quintet").__path__]
 
 
 def rooms() -> list[str]:

@@ -331,6 +331,9 @@ CASES: dict[str, Callable[[Desk], object]] = {
         *("evaluate", "--pair", desk.photos, desk.photos)
     ),
     "cli/launch/command.py:launch": lambda desk: desk.call("launch", "--help"),
+    "cli/encode.py:show": lambda desk: desk.call(
+        *("encode", desk.run, desk.photos, "--out", "coded", "--device", "cpu")
+    ),
     "cli/pack.py:pack_folder": lambda desk: desk.call("pack", damaged_folder(desk), "my shards"),
     "cli/replay.py:replay": lambda desk: (desk.move(), desk.call("replay", "moved", "--step", 2)),
     "cli/report.py:report": lambda desk: desk.call("report"),

@@ -24,6 +24,7 @@ COMMANDS = {
     "serve": "serve",
     "compare": "compare",
     "pack": "pack:pack_folder",
+    "encode": "encode",
     "export": "export",
     "report": "report",
     "watch": "watch",

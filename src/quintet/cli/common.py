@@ -28,6 +28,7 @@ FAMILIES
   quintet train image/vqgan PHOTOS --run runs/b  train on a folder of your own
   quintet train mesh/autoencoder --run runs/c    meshes take two steps: codes first,
   quintet train mesh/transformer --autoencoder runs/c --run runs/d
+  quintet encode runs/c SHAPES --out coded       data as codes in shards, to train a generator from
   quintet train music/mulan SONGS --run runs/e   a joint embedding of music and text
   quintet train speech/voicebox VOICES --run runs/f
   quintet resume runs/b --steps 20000            resume exactly where it stopped
@@ -41,7 +42,6 @@ FAMILIES
   quintet compare PHOTOS runs/a runs/b           image tokenizers side by side; or a.json b.json
   quintet sample runs/b photo.jpg --out out      use the model
   quintet sample runs/d --text "a table with three legs" --count 8 --format obj
-  quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
   quintet sample runs/f --text "ba do ki" --voice me.wav --out spoken.wav
   quintet serve ready/image runs/f               a page to try models, and endpoints for clients
   quintet export runs/b model                    weights, configuration and a model card

@@ -1,6 +1,7 @@
 """Base classes of datasets: file lists, train/validation split, captions."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from itertools import compress
@@ -9,7 +10,7 @@ from os import fsencode
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -227,8 +228,11 @@ class InFolder:
     """Shuffle window over shards in samples; 0 for a global shuffle."""
     _extents: Mapping[str, float] = MappingProxyType({})
 
-    def __init__(self, folder: Path | str, config: Any, split: Split, seed: int) -> None:
-        check_split(split)
+    def __init__(
+        self, folder: Path | str, config: Any, split: Split | Literal["all"], seed: int
+    ) -> None:
+        if split != "all":
+            check_split(split)
         self._shares_folder = split == "valid" and not config.valid_folder
         if split == "valid":
             folder = config.valid_folder or folder
@@ -236,7 +240,7 @@ class InFolder:
         self.shards = open_shards(str(folder), self.suffixes, self.what)
         if self.shards is not None:
             train, valid = self._of_shards(self.shards, seed, config.valid_limit)
-            self._numbers = self._apart(train, valid) if split == "train" else valid
+            self._numbers = valid if split == "valid" else self._apart(train, valid)
             self.window = self.shards.window
             return
         listed = _listed(self.folder, self.suffixes, self.what, self.left_out())
@@ -245,8 +249,18 @@ class InFolder:
         self._listed = listed
         self._names = self._chosen(self._in_range(listed), split, seed)
 
-    def _chosen(self, names: list[str], split: Split, seed: int) -> list[str]:
+    @classmethod
+    def whole(cls, folder: Path | str | None, config: Any) -> Self:
+        """All samples in the order of their names, or of the shards."""
+        if folder is None:
+            raise BadFile("DATA", "is missing", "give a folder or shards; built-in data is neither")
+        unsplit = {"valid_fraction": 0.0, "valid_folder": None, "split_file": None}
+        return cls(folder, replace(config, **unsplit, exclude_held_out=False), "all", 0)
+
+    def _chosen(self, names: list[str], split: str, seed: int) -> list[str]:
         """The samples of the split, of these files of the folder."""
+        if split == "all":
+            return self.usable(names)
         config, train = self.config, split == "train"
         if train and config.valid_folder and config.exclude_held_out:
             names = outside(self.folder, names, config.valid_folder, self.what)

@@ -27,6 +27,7 @@ from quintet.engine.data.workers import Loader
 from quintet.engine.keys import Key
 from quintet.engine.runs.cache import VALUES_PER_FILE, Cache, arithmetic
 from quintet.engine.task import World
+from quintet.shared.encoded import Encoded
 
 Variant = tuple[int, int]
 """Index of a sample, and of its variant."""
@@ -125,9 +126,10 @@ class CachedCodes(OfSource):
     """Whether the model reads the captions."""
 
     def __init__(self, source: Any, variants: int, weights: str):
-        self.source, self.variants = source, variants
-        keys = [f"{weights}/{content_digest(source, index)}" for index in range(len(source))]
-        self.keys = [f"{key}/{number}" for key in keys for number in range(variants)]
+        self.source, self.variants, self.weights = source, variants, weights
+        inner = source.source if isinstance(source, OfSource) else source
+        self.shards = inner if isinstance(inner, Encoded) else None
+        """Codes that were computed before."""
         self.reasons: dict[int, str] = {}
         self.flat = np.zeros(0, np.int32)
         self.offsets = np.zeros(1, np.int64)
@@ -153,24 +155,42 @@ class CachedCodes(OfSource):
 
     def codes_of(self, index: int, number: int = 0) -> Tensor:
         """Codes of one variant; empty if the sample could not be encoded."""
+        if self.shards is not None:
+            return self.shards.codes_of(index, number)
         slot = index * self.variants + number
         return torch.from_numpy(self.flat[self.offsets[slot] : self.offsets[slot + 1]])
 
+    @property
+    def window(self) -> int:
+        """The shuffle window of shards of codes."""
+        return 0 if self.shards is None else self.shards.window
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Announce samples that will be read next."""
+        if self.shards is not None:
+            self.shards.prefetch(indices)
+
     def lengths(self) -> list[int]:
         """Rows of each sample, in the variant that has most."""
+        if self.shards is not None:
+            return self.shards.lengths()
         return np.diff(self.offsets).reshape(-1, self.variants).max(1).tolist()
 
     def fill(self, network: Any, collate: Collate, world: World, workers: int) -> None:
         """Each process encodes its share of the missing codes; then all read the same files."""
+        if self.shards is not None:
+            self.shards.require(self.weights, self.variants)
+            return
         cache, weight = Cache(self.cache), next(network.parameters())
         end = arithmetic(weight.device, weight.dtype)
-        keys = [f"{key}/{end}" for key in self.keys]
+        digests = [content_digest(self.source, index) for index in range(len(self))]
+        keys = [f"{self.weights}/{d}/{n}/{end}" for d in digests for n in range(self.variants)]
         cached = cache.find(keys)
         slots = {key: slot for slot, key in enumerate(keys)}  # deduplicates equal samples
         missing = [slot for key, slot in slots.items() if key not in cached]
         if world.gather_objects(len(missing)) != [0] * world.size:
             own = missing[world.rank :: world.size]
-            encoded = self._encode_batches(own, network, collate, workers)
+            encoded = self.encodings(own, network, collate, workers)
             self._keep(cache, keys, len(own), encoded)
             world.barrier()
             cached |= cache.find(keys[slot] for slot in missing)
@@ -204,9 +224,10 @@ class CachedCodes(OfSource):
         if pending:
             cache.add(pending)
 
-    def _encode_batches(
+    def encodings(
         self, slots: list[int], network: Any, collate: Collate, workers: int
     ) -> Iterator[tuple[int, int, Tensor]]:
+        """How many slots are done, the slot, and its codes; none of a damaged sample."""
         items = [divmod(slot, self.variants) for slot in slots]
         # Small batches fit the cache of a CPU; the codes do not depend on the batch size.
         device = next(network.parameters()).device

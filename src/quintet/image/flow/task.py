@@ -150,6 +150,9 @@ class ImageFlowFewTask(FewSteps, ImageFlowTask):
     """The same, distilled to few steps."""
 
 
+to_encode = ImageFlowTask.to_encode
+
+
 def build(recipe: ImageFlowRecipe | ImageFlowFewRecipe) -> ImageFlowTask:
     if isinstance(recipe, ImageFlowFewRecipe):
         return ImageFlowFewTask(recipe)

@@ -29,3 +29,4 @@ class MaskGitTask(MaskedTask):
 
 
 build = MaskGitTask
+to_encode = MaskGitTask.to_encode

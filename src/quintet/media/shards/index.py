@@ -70,8 +70,9 @@ class IndexBuilder:
         self.header = array("L")
         self.digests, self.names, self.rows = bytearray(), bytearray(), bytearray()
 
-    def add(self, sample: Sample) -> None:
-        suffix = Path(sample.name).suffix.lower()
+    def add(self, sample: Sample, suffix: str = "") -> None:
+        """By default the suffix is that of the name."""
+        suffix = suffix or Path(sample.name).suffix.lower()
         if suffix not in self.suffixes:
             self.suffixes.append(suffix)
         self.kinds.append(self.suffixes.index(suffix))

@@ -7,7 +7,8 @@ complete or not at all.
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -104,22 +105,10 @@ class _ShardWriter:
         self.bytes += size + len(index)
 
     def _add(self, out: IO[bytes], file: _File) -> Sample:
-        """Write the members of one sample, sorted by name."""
-        key, suffix = f"{self.samples:09d}", file.path.suffix.lower()
+        name, row = f"{self.samples:09d}{file.path.suffix.lower()}", self._row(file)
         self.samples += 1
-        row = self._row(file)
-        sidecars = {".json": json.dumps(row, sort_keys=True).encode()}
-        if row.get("text"):
-            sidecars[".txt"] = str(row["text"]).encode("utf-8", "replace")
-        position = (0, b"")
-        for ext in sorted([suffix, *sidecars]):
-            if ext == suffix:
-                out.write(header_of(f"{key}{ext}", file.size))
-                position = out.tell(), _copy(file, out)
-            else:
-                out.write(header_of(f"{key}{ext}", len(sidecars[ext])))
-                _copy_from(BytesIO(sidecars[ext]), len(sidecars[ext]), out)
-        return Sample(file.name, position[0], file.size, position[1], self._header(file), row)
+        offset, digest = _write_sample(out, name, file.size, row, lambda: _copy(file, out))
+        return Sample(file.name, offset, file.size, digest, self._header(file), row)
 
     def _row(self, file: _File) -> dict[str, Any]:
         try:
@@ -134,6 +123,53 @@ class _ShardWriter:
         if header is None:
             self.problems.append(f"{printable(file.path)}: its header cannot be read")
         return header or Header()
+
+
+class Content(NamedTuple):
+    """A sample in memory: the name of what it was made of, its safetensors file and metadata."""
+
+    name: str
+    data: bytes
+    row: dict[str, Any]
+
+
+def write_shard(
+    folder: Path, number: int, first: int, samples: Iterable[Content], about: dict[str, Any]
+) -> None:
+    """Write one shard of samples in memory; it is complete once its index is there. `first` is the
+    number of its first sample among all."""
+    out, builder = BytesIO(), IndexBuilder()
+    for key, (name, data, row) in enumerate(samples, first):
+        row = {**row, "file_name": name}
+        copy = partial(_copy_from, BytesIO(data), len(data), out)
+        position = _write_sample(out, f"{key:09d}.safetensors", len(data), row, copy)
+        sample = Sample(name, position[0], len(data), position[1], Header(), row)
+        builder.add(sample, ".safetensors")
+    out.write(END)
+    stem = folder / f"shard-{number:06d}"
+    atomic_write(stem.with_suffix(".tar"), out.getvalue())
+    index = builder.content({**about, "number": number, "bytes": out.tell()})
+    atomic_write(stem.with_suffix(SUFFIX), index)
+
+
+def _write_sample(
+    out: IO[bytes], name: str, size: int, row: dict[str, Any], copy: Callable[[], bytes]
+) -> tuple[int, bytes]:
+    """Write the members of one sample, sorted by name; `copy` writes the file and returns its
+    digest. Returns its offset and digest."""
+    key, dot, suffix = name.partition(".")
+    sidecars = {".json": json.dumps(row, sort_keys=True).encode()}
+    if row.get("text"):
+        sidecars[".txt"] = str(row["text"]).encode("utf-8", "replace")
+    position = (0, b"")
+    for ext in sorted([dot + suffix, *sidecars]):
+        if ext == dot + suffix:
+            out.write(header_of(name, size))
+            position = out.tell(), copy()
+        else:
+            out.write(header_of(f"{key}{ext}", len(sidecars[ext])))
+            _copy_from(BytesIO(sidecars[ext]), len(sidecars[ext]), out)
+    return position
 
 
 def _copy(file: _File, out: IO[bytes]) -> bytes:

@@ -39,10 +39,12 @@ from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.mesh.exhibits import Arrays, MeshSheet, mesh_of_corners
 from quintet.mesh.measures import nearest, surface_points
 from quintet.mesh.transformer.config import MeshTransformerRecipe
-from quintet.mesh.transformer.data import CodeData
+from quintet.mesh.transformer.data import CodeData, num_rows, pack
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.text import PAD, TOKENIZERS, tokenizer_of
 from quintet.shared.captions import TextTable, survey
+from quintet.shared.code_cache import Collate
+from quintet.shared.encoded import open_encoded
 
 FEWEST_JUDGED = 5
 """Generated meshes below which a small share of valid ones may be chance."""
@@ -87,9 +89,7 @@ class TransformerTask(Task):
 
     def prepare(self, world: World) -> None:
         """Compute or load the codes of all meshes, and frozen text embeddings of their captions."""
-        recipe, corners = self.recipe, self.config.corners
-        reach = self.autoencoder.config.reach
-        collate = data.Collate(recipe.meshes.max_faces, corners, reach=reach)
+        recipe, collate = self.recipe, collate_of(self.recipe, self.autoencoder)
         sources = {split: self._meshes(split) for split in ("train", "valid")}
         if self.config.text != "none":
             survey([s for s in sources.values() if s is not None], self.model.text_sizes, world)
@@ -116,32 +116,31 @@ class TransformerTask(Task):
     def _meshes(self, split: str) -> Any:
         if self.sets is not None:
             return self.sets[split]
-        recipe = self.recipe
-        return data.open_data(recipe.data, recipe.meshes, split, recipe.seed)  # type: ignore[arg-type]
+        where = self.recipe.data, self.recipe.meshes, split, self.recipe.seed
+        return open_encoded(*where) or data.open_data(*where)  # type: ignore[arg-type]
+
+    @classmethod
+    def to_encode(
+        cls, recipe: MeshTransformerRecipe, tokenizer: MeshAutoencoder, weights: str
+    ) -> tuple[CodeData, Collate]:
+        """All meshes of a folder, of both splits, whose codes are not computed yet."""
+        if tokenizer.label() != "mesh/autoencoder":
+            raise TypeError(f"the model is {tokenizer.label()}; it takes a mesh/autoencoder")
+        folder = data.MeshFolder.whole(recipe.data, recipe.meshes)
+        return CodeData(folder, recipe.variants, weights), collate_of(recipe, tokenizer)
 
     def data(self, split: str) -> Any:
         """Codes, or the meshes themselves before `prepare`."""
         return self.codes[split] if self.codes else self._meshes(split)
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
-        """Codes packed as `MeshTransformer.forward` takes them, in whole units of rows."""
-        lengths = torch.tensor([self._num_rows(len(item["codes"])) for item in items])
-        most = len(items) * self.config.max_faces
-        rows = min(data.round_up(int(lengths.sum()), self.unit), most)
-        codes = torch.full((rows, self.config.tokens_per_face), -1, dtype=torch.int32)
-        for start, item in zip(lengths.cumsum(0) - lengths, items):
-            codes[start : start + len(item["codes"])] = item["codes"]
         texts = [item["text"] for item in items]
-        captions = self._encode_captions(texts)
-        return {"codes": codes, "lengths": lengths, "caption": texts, **captions}
-
-    def _num_rows(self, faces: int) -> int:
-        """A row for each face, and one for the end unless the mesh is full."""
-        return min(faces + 1, self.config.max_faces)
+        packed = pack([item["codes"] for item in items], self.config.max_faces, self.unit)
+        return {**packed, "caption": texts, **self._encode_captions(texts)}
 
     def plan(self, source: CodeData) -> LengthPlan:
         """Batches of nearly equal numbers of faces, so that one shape fits them closely."""
-        lengths = [self._num_rows(count) for count in source.lengths()]
+        lengths = [num_rows(count, self.config.max_faces) for count in source.lengths()]
         batch_size, seed = self.recipe.batch_size, self.recipe.seed
         if self.fixed_shapes:
             self.unit = data.capacity(lengths, batch_size, WINDOW)
@@ -273,6 +272,11 @@ class TransformerTask(Task):
         return [MeshSheet("generated", rows, titles, captions)]
 
 
+def collate_of(recipe: MeshTransformerRecipe, autoencoder: MeshAutoencoder) -> data.Collate:
+    config = autoencoder.config
+    return data.Collate(recipe.meshes.max_faces, config.corners, reach=config.reach)
+
+
 def codes_of(batch: Batch) -> Sequence[Tensor]:
     """Codes (f, t) of each mesh, and a row of -1 for its end."""
     lengths = batch.data["lengths"].tolist()
@@ -280,3 +284,4 @@ def codes_of(batch: Batch) -> Sequence[Tensor]:
 
 
 build = TransformerTask
+to_encode = TransformerTask.to_encode

@@ -21,6 +21,8 @@ from quintet.engine.task import Batch, Exhibit, Part, Rows, Task, Update, World
 from quintet.nn.attention import Context
 from quintet.nn.text import PAD, TOKENIZERS, tokenizer_of
 from quintet.shared.captions import TextTable, survey
+from quintet.shared.code_cache import Collate
+from quintet.shared.encoded import open_encoded
 from quintet.shared.generation.config import GeneratorRecipe
 from quintet.shared.generation.data import CaptionedPixels, CodeData
 
@@ -176,12 +178,24 @@ class GeneratorTask(Task):
         """The data set of codes, before they are computed."""
         return self.Codes(source, variants, self.weights)
 
+    @classmethod
+    def to_encode(
+        cls, recipe: GeneratorRecipe, tokenizer: Any, weights: str
+    ) -> tuple[CodeData, Collate]:
+        """All samples of a folder, of both splits, whose codes are not computed yet."""
+        cls.Model.check_tokenizer(tokenizer)
+        config = getattr(recipe, cls.settings)
+        folder = cls.room.Folder.whole(recipe.data, config)
+        source = CaptionedPixels(folder, cls.field, config)
+        return cls.Codes(source, recipe.variants, weights), cls.room.collate
+
     def _pixels(self, split: str) -> CaptionedPixels | None:
         recipe, config = self.recipe, self.pixel_config
-        if self.sets is None:
-            source = self.room.open_data(recipe.data, config, split, recipe.seed)
-        else:
+        source = open_encoded(recipe.data, config, split, recipe.seed)  # type: ignore[arg-type]
+        if self.sets is not None:
             source = self.sets[split]
+        elif source is None:
+            source = self.room.open_data(recipe.data, config, split, recipe.seed)
         return None if source is None else CaptionedPixels(source, self.field, config)
 
     def data(self, split: str) -> Any:

@@ -86,6 +86,9 @@ class VideoFlowFewTask(FewSteps, VideoFlowTask):
     """The same, distilled to few steps."""
 
 
+to_encode = VideoFlowTask.to_encode
+
+
 def build(recipe: VideoFlowRecipe | VideoFlowFewRecipe) -> VideoFlowTask:
     if isinstance(recipe, VideoFlowFewRecipe):
         return VideoFlowFewTask(recipe)

@@ -38,3 +38,4 @@ class VideoMaskGitTask(MaskedTask):
 
 
 build = VideoMaskGitTask
+to_encode = VideoMaskGitTask.to_encode
