@@ -59,6 +59,10 @@ def sample_surface(
     return Samples(np.stack(points, 1), np.stack([axis[chosen] for axis in unit], 1), chosen)
 
 
+def point_suffixes() -> tuple[str, ...]:
+    return (*readable(), ".xyz", ".npy")
+
+
 # -- files ----------------------------------------------------------------------------------
 
 
@@ -80,8 +84,8 @@ def read_points(
     """
     path = as_path(path)
     suffix = path.suffix.lower()
-    if suffix not in (*readable(), ".xyz", ".npy"):
-        known = ", ".join((*readable(), ".xyz", ".npy"))
+    if suffix not in point_suffixes():
+        known = ", ".join(point_suffixes())
         raise BadFile(path, "has no supported format of meshes or points", f"use one of {known}")
     with reading(path, max_bytes):
         data = b"" if suffix in readable() and suffix != ".ply" else path.read_bytes()
