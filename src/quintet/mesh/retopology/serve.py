@@ -1,4 +1,4 @@
-"""The endpoint of retopology. The page needs nothing: it has a form of the flags, and shows meshes."""
+"""The endpoint of retopology. The page needs nothing more: it has a form, and shows meshes."""
 
 import secrets
 from typing import Any
