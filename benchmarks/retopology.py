@@ -38,8 +38,8 @@ POINTS = 512
 """Points by which the nearest mesh is chosen."""
 
 
-def main() -> int:
-    flags = _flags()
+def main(words: Sequence[str] | None = None) -> int:
+    flags = _flags(words)
     from quintet.mesh.retopology.model import Retopology
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -63,7 +63,7 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def _flags() -> argparse.Namespace:
+def _flags(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="folder of a run of mesh/retopology")
     parser.add_argument("--scans", type=Path, help="folder of dense meshes")
@@ -75,7 +75,7 @@ def _flags() -> argparse.Namespace:
     parser.add_argument("--training", type=int, default=2000, help="training meshes to look among")
     for name in ("below", "above"):
         parser.add_argument(f"--{name}", nargs="*", default=[], metavar="MEASURE=BAR")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 # -- inputs ---------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`quintet train` and `quintet sample` of retopology, as a user calls them."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,28 @@ def test_several_inputs_need_a_folder(
     ended = cli("sample", run, scan, other, "--out", tmp_path / "clean.obj")
     assert ended.status == 2
     assert "2 inputs do not fit into" in ended.err
+
+
+def test_the_benchmark_measures_a_run_beside_baselines(
+    run: Path, scan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
+    from retopology import main  # type: ignore[import-not-found]
+
+    few = [
+        str(run),
+        *["--count", "1", "--tries", "1", "--training", "3", "--dense", "800", "--faces", "8"],
+    ]
+    assert main([*few, "--above", "aspect=2", "--below", "seconds=1e9"]) == 1
+    said = capsys.readouterr().out
+    rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert [row["system"] for row in rows] == ["model", "decimation", "nearest"]
+    for row in rows:
+        assert row["meshes"] == 1
+        assert 0 <= row["exact"] <= 1
+        assert 0 < row["chamfer"] <= row["hausdorff"]
+    assert rows[1]["chamfer"] < 0.1
+    assert "missed: aspect is" in said
+    assert "missed: seconds" not in said
+    assert main([*few, "--scans", str(scan.parent)]) == 0
+    assert "exact" not in capsys.readouterr().out

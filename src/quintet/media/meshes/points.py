@@ -192,6 +192,10 @@ def estimate_normals(points: npt.ArrayLike, neighbours: int = 16) -> Floats:
 
 def _neighbours(points: Floats, count: int) -> tuple[Ints, float]:
     """(n, count): each point's nearest, itself included; and the median distance of the last."""
+    along = int(np.ptp(points, axis=0).argmax())
+    order = np.argsort(points[:, along])
+    points = points[order]
+    columns = [np.ascontiguousarray(points[:, axis]) for axis in range(3)]
     near, reach = np.empty((len(points), count), np.int64), np.empty(len(points))
     leaves = [np.arange(len(points))]
     while leaves:
@@ -199,15 +203,21 @@ def _neighbours(points: Floats, count: int) -> tuple[Ints, float]:
         inside = points[leaf]
         if len(leaf) > max(LEAF, 2 * count):
             half, axis = len(leaf) // 2, np.ptp(inside, axis=0).argmax()
-            order = np.argpartition(inside[:, axis], half)
-            leaves += [leaf[order[:half]], leaf[order[half:]]]
+            ranked = np.argpartition(inside[:, axis], half)
+            leaves += [leaf[ranked[:half]], leaf[ranked[half:]]]
             continue
+        # No neighbour is farther than those in the leaf.
         margin = np.sqrt(_nearest(inside, inside, count)[0].max())
         low, high = inside.min(0) - margin, inside.max(0) + margin
-        others = np.flatnonzero(((points >= low) & (points <= high)).all(1))
+        first = np.searchsorted(columns[along], low[along])
+        others = np.arange(first, np.searchsorted(columns[along], high[along], "right"))
+        for axis in {0, 1, 2} - {along}:
+            at = columns[axis][others]
+            others = others[(at >= low[axis]) & (at <= high[axis])]
         squared, chosen = _nearest(inside, points[others], count)
         near[leaf], reach[leaf] = others[chosen], np.sqrt(squared[:, -1])
-    return near, max(float(np.median(reach)), 1 / 512)
+    back = np.argsort(order)
+    return order[near[back]], max(float(np.median(reach)), 1 / 512)
 
 
 def _nearest(points: Floats, others: Floats, count: int) -> tuple[Floats, Ints]:
