@@ -132,6 +132,20 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             },
         ),
     ),
+    "mesh/retopology_tiny": (
+        Panel(
+            "loss, nats a coordinate",
+            {
+                "retopology/loss": "training",
+                "val/loss": "validation",
+                "val/loss_other_points": "with points of others",
+            },
+        ),
+        Panel(
+            "validation: fractions of 32 generated meshes",
+            {"val/valid": "valid", "val/exact": "exactly the original"},
+        ),
+    ),
     "speech/vocoder_tiny": (
         Panel("training loss", {"vocoder/loss": "vocoder"}),
         Panel(

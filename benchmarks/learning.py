@@ -87,6 +87,7 @@ FLOORS: dict[str, dict[str, float]] = {
     "mesh/autoencoder_compact": {"within_one": 0.995, "exact": 0.99, "seconds": 300},
     "mesh/transformer_tiny": {"valid": 0.8, "agrees": 0.4, "seconds": 300},
     "mesh/transformer": {"valid": 0.9, "agrees": 0.8, "seconds": 420},
+    "mesh/retopology": {"valid": 0.97, "exact": 0.9, "seconds": 300},
     "music/mulan_tiny": {"recall_at_10": 0.4, "seconds": 240},  # chance is 10 in 256
     "music/mulan": {
         "recall_at_10": 0.8,

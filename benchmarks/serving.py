@@ -2,9 +2,11 @@
 
     python benchmarks/serving.py load ready/image --clients 64 --seconds 120 --flags '{"steps": 4}'
     python benchmarks/serving.py bad ready/image --count 10000
+    python benchmarks/serving.py speech ready/speech --count 10
 
 Each starts a server of its own and prints one JSON line. `load` compares the first answers with the
-same requests sent alone; `bad` exits with status 1 if an answer has no sentence or status 500.
+same requests sent alone; `bad` exits with status 1 if an answer has no sentence or status 500;
+`speech` times streamed sentences, to the first sound and to the last.
 """
 
 import argparse
@@ -41,6 +43,7 @@ MEDIA = [
     b"GIF89a\xff\xff\xff",
 ]
 MEDIA += [b"\0\0\0\x18ftypmp42" + bytes(50), b"glTF\2\0\0\0", b"{}", b"PK\3\4", b"\xff\xd8\xff\xe0"]
+JSON = "application/json"
 Request = tuple[str, str, bytes, dict[str, str]]
 
 
@@ -135,7 +138,7 @@ def memory(pid: int) -> int:
 
 def ask(host: str, port: int, body: dict[str, Any]) -> tuple[int, bytes]:
     with closing(http.client.HTTPConnection(host, port, timeout=300)) as client:
-        sent = {"Content-Type": "application/json", "Accept": "application/zip"}
+        sent = {"Content-Type": JSON, "Accept": "application/zip"}
         client.request("POST", "/v1/models/it/sample", json.dumps(body), sent)
         answer = client.getresponse()
         return answer.status, answer.read()
@@ -219,18 +222,43 @@ def bad(options: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
+def speech(options: argparse.Namespace) -> int:
+    times: list[tuple[float, float]] = []
+    size = 0
+    with server(options.model) as (host, port, _):
+        for seed in range(options.count + 2):
+            body = {"model": "it", "input": options.text, "response_format": "pcm", "seed": seed}
+            sent = json.dumps({**body, **json.loads(options.flags)})
+            with closing(http.client.HTTPConnection(host, port, timeout=300)) as client:
+                began = time.monotonic()
+                client.request("POST", "/v1/audio/speech", sent, {"Content-Type": JSON})
+                answer = client.getresponse()
+                size = len(answer.read(2))
+                first = time.monotonic() - began
+                size += len(answer.read())
+                times.append((first, time.monotonic() - began))
+                assert answer.status == 200, answer.status
+    row: dict[str, Any] = {"text": options.text, "bytes": size, "load": os.getloadavg()[0]}
+    for name, taken in zip(("first", "last"), zip(*times[2:])):  # two to warm up
+        row[f"{name}_s"] = {"median": statistics.median(taken), "worst": max(taken)}
+    print(json.dumps(row))
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["load", "bad"])
+    parser.add_argument("what", choices=["load", "bad", "speech"])
     parser.add_argument("model")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--flags", default="{}")
     parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--text", default="ba do ki ma to ri")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return {"load": load, "bad": bad}[options.what](options)
+    if options.what != "speech":
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return {"load": load, "bad": bad, "speech": speech}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,14 @@ def transformer() -> Any:
 
 
 @cache
+def retopology() -> Any:
+    narrow = {"dim": 16, "layers": 1, "heads": 1, "head_dim": 16, "fine_heads": 1}
+    return quintet.Retopology(
+        points=32, latents=4, point_layers=1, max_faces=16, fine_layers=1, **narrow
+    )
+
+
+@cache
 def tokenizer() -> Any:
     return quintet.VideoTokenizer(init_dim=8, max_dim=8, patch_size=4, layers=("residual",))
 

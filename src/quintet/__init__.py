@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from quintet.image.vqgan.trainer import VQGanVAETrainer
     from quintet.mesh.autoencoder.model import MeshAutoencoder
     from quintet.mesh.autoencoder.trainer import MeshAutoencoderTrainer
+    from quintet.mesh.retopology.model import Retopology
+    from quintet.mesh.retopology.trainer import RetopologyTrainer
     from quintet.mesh.transformer.model import MeshTransformer
     from quintet.mesh.transformer.trainer import MeshTransformerTrainer
     from quintet.music.mulan.model import MuLaN
@@ -56,6 +58,8 @@ _PLACES = {
     "MuLaN": "quintet.music.mulan.model",
     "MuLaNTrainer": "quintet.music.mulan.trainer",
     "PixelLatents": "quintet.shared.generation.pixels",
+    "Retopology": "quintet.mesh.retopology.model",
+    "RetopologyTrainer": "quintet.mesh.retopology.trainer",
     "Trainer": "quintet.engine.trainer",
     "VQGanVAE": "quintet.image.vqgan.model",
     "VQGanVAETrainer": "quintet.image.vqgan.trainer",
@@ -90,6 +94,8 @@ __all__ = [
     "MuLaN",
     "MuLaNTrainer",
     "PixelLatents",
+    "Retopology",
+    "RetopologyTrainer",
     "Trainer",
     "VQGanVAE",
     "VQGanVAETrainer",

@@ -38,6 +38,7 @@ PARTS = {
     "image/maskgit_tiny": {"transformer": "optim"},
     "mesh/autoencoder_compact_tiny": {"autoencoder": "optim"},
     "mesh/autoencoder_tiny": {"autoencoder": "optim"},
+    "mesh/retopology_tiny": {"retopology": "optim"},
     "mesh/transformer_tiny": {"transformer": "optim"},
     "music/mulan_tiny": {"mulan": "optim"},
     "speech/vocoder_tiny": {"vocoder": "optim"},

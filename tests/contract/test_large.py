@@ -15,6 +15,7 @@ PARAMETERS = {
     "image/vqgan_large": (100e6, 120e6),
     "image/vqgan_large_f16": (200e6, 230e6),
     "mesh/autoencoder_large": (55e6, 70e6),
+    "mesh/retopology_large": (310e6, 330e6),
     "mesh/transformer_large": (280e6, 340e6),
     "music/mulan_large": (180e6, 220e6),
     "speech/voicebox_large": (200e6, 300e6),

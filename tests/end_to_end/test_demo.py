@@ -311,6 +311,7 @@ LEFT_OUT = {
     "image/flow_few_tiny",
     "image/flow_tiny",
     "mesh/autoencoder_compact_tiny",
+    "mesh/retopology_tiny",
     "speech/vocoder_tiny",
     "video/autoencoder_tiny",
     "video/flow_few_tiny",

@@ -24,6 +24,7 @@ TRAINERS = {
     "image/maskgit": "MaskGitTrainer",
     "image/vqgan": "VQGanVAETrainer",
     "mesh/autoencoder": "MeshAutoencoderTrainer",
+    "mesh/retopology": "RetopologyTrainer",
     "mesh/transformer": "MeshTransformerTrainer",
     "music/mulan": "MuLaNTrainer",
     "speech/vocoder": "VocoderTrainer",

@@ -37,6 +37,11 @@ SAYS = {
     ),
     "mulan": ([""], r"('a \w+ \w+ tone' finds 'a \w+ \w+ tone' at -?\d\.\d\d\n){9}"),
     "own_model": ([""], r"\d+\.\d% of new points are told apart\n"),
+    "retopology": (
+        [""],
+        r"a scan of 3000 points: \d+ faces asked for 12, \d+ vertices\n"
+        r"mean distance of its corners to the scan: \d+\.\d\d % of its longest side\n",
+    ),
     "video_flow": (["autoencoder", "director", "quick"], BALLS),
     "video_maskgit": (["tokenizer", "director"], BALLS),
     "video_tokenizer": (
@@ -73,8 +78,8 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-LONG = ["flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "video_flow", "video_maskgit"]
-LONG += ["video_tokenizer", "vocoder", "voicebox"]
+LONG = ["flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "retopology", "video_flow"]
+LONG += ["video_maskgit", "video_tokenizer", "vocoder", "voicebox"]
 NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
 
 

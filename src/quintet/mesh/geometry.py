@@ -6,6 +6,7 @@ models take torch tensors on any device; those for ordering and adjacency are nu
 run in data loading workers.
 """
 
+import math
 from typing import Any, overload
 
 import numpy as np
@@ -45,6 +46,18 @@ def undiscretise(ids: Tensor | Ints, bins: int = BINS) -> Tensor | Floats:
     """The centre of each bin, in fp32."""
     real = ids.float() if isinstance(ids, Tensor) else ids.astype(np.float32)
     return (real + 0.5) * (2 / bins) - 1.0
+
+
+def fourier_features(coordinates: Tensor, octaves: int) -> Tensor:
+    """(..., c) in -1..1 -> (..., c (1 + 2 octaves)): coordinates, sines and cosines."""
+    frequencies = math.pi * 2.0 ** torch.arange(octaves, device=coordinates.device)
+    angles = coordinates[..., None] * frequencies.to(coordinates.dtype)
+    return torch.cat((coordinates[..., None], angles.sin(), angles.cos()), -1).flatten(-2)
+
+
+def num_octaves(bins: int) -> int:
+    """Octaves down to a wavelength of two bins."""
+    return max(1, math.ceil(math.log2(bins)))
 
 
 def _norm(vectors: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ MOST: dict[str, float] = {
     "chunk": 256,
     "seconds": 120,
     "size": 1024,
+    "faces": 8192,
     "max_faces": 4096,
 }
 """Bounds of numbers, by the name of their flag."""

@@ -155,7 +155,8 @@ class Sampling:
     def samples(self) -> int:
         if not self.model.has("count", "seed"):
             return 1
-        return max(1, len(self.flags.text)) * self.flags.count
+        texts = self.flags.text if self.model.has("text") else ()
+        return max(1, len(texts)) * self.flags.count
 
     def run(self) -> Answer:
         with scratch(self.model.hidden) as folder:

@@ -5,7 +5,7 @@ const quintet = {viewers: []};
 
 (() => {
   const by = (id) => document.getElementById(id);
-  const FIRST = ["text", "count", "seed", "voice", "like", "clip"];
+  const FIRST = ["text", "faces", "count", "seed", "voice", "like", "clip"];
   let models = [], model = null, asking = null;
 
   function make(tag, attributes = {}, ...inside) {

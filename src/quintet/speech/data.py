@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quintet.engine.config import require
+from quintet.engine.config import ConfigError, require
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.source import Source
@@ -65,7 +65,10 @@ class Buckets:
         self.config, self.model, self.count = config, model, config.buckets
         self.latents = model.features == "latents"
         if model.phonemes:
-            require_language(model.phonemes)
+            try:
+                require_language(model.phonemes)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
         longest = 1 + ceil(config.max_seconds * model.sample_rate) // model.hop_length
         self.frames = ceil(longest / config.buckets)
         self.tokens = ceil(config.text_length / config.buckets)

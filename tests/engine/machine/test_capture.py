@@ -41,6 +41,7 @@ RECIPES = (
     "video/tokenizer_tiny",
     "mesh/autoencoder_tiny",
     "mesh/autoencoder_compact_tiny",
+    "mesh/retopology_tiny",
     "music/mulan_tiny",
     "speech/voicebox_tiny",
     "speech/vocoder_tiny",

@@ -140,6 +140,20 @@ def test_kernels_generate_the_codes_of_the_plain_generator(options: dict[str, An
 
 
 @runs_kernels
+def test_kernels_keep_the_order_of_faces_as_the_plain_generator() -> None:
+    from quintet.mesh.transformer.generator import precedes
+
+    faces = {"max_faces": 40 if CUDA else 4, "depth": 3, "codebook_size": 20, "levels": (20,)}
+    model = small(end_bias=-50.0, text="none", **faces)
+    options: dict[str, Any] = {"seed": 3, "temperature": 0.3, "ordered": True}
+    expected = plain(model, None, 2, **options)
+    assert torch.equal(by_kernels(model, None, 2, **options), expected)
+    assert precedes(expected[:, 0], expected[:, 1]).all()
+    free = plain(model, None, 2, **options | {"ordered": False})
+    assert not torch.equal(free, expected)
+
+
+@runs_kernels
 def test_a_prompt_is_continued_by_kernels_with_any_face() -> None:
     model = small(text="none", corners=4, depth=1)
     prompt = torch.randint(15, (3, 2, 4), device=DEVICE)

@@ -89,7 +89,7 @@ def read_mesh(
     reader = _READERS.get(suffix)
     if reader is None:
         raise BadFile(path, "has no supported mesh format", f"use one of {', '.join(_READERS)}")
-    with _reading(path, max_bytes):
+    with reading(path, max_bytes):
         data = path.read_bytes()
         mesh = _checked(reader(data, Limits(max_faces, MAX_VERTICES)))
     if upright and (suffix in _Y_UP or (suffix == ".dae" and scenes.is_y_up(data))):
@@ -98,7 +98,7 @@ def read_mesh(
 
 
 @contextmanager
-def _reading(path: Path, max_bytes: int) -> Generator[None]:
+def reading(path: Path, max_bytes: int) -> Generator[None]:
     check_file(path, max_bytes, "simplify the mesh")
     # Within the limits, only a machine that is nearly full runs out of memory here.
     library = "trimesh" if path.suffix.lower() in scenes.SUFFIXES else "quintet"
@@ -122,7 +122,7 @@ def count_faces(
     path = as_path(path)
     limits, suffix = Limits(max_faces, MAX_VERTICES), path.suffix.lower()
     count = None
-    with _reading(path, max_bytes):
+    with reading(path, max_bytes):
         if suffix == ".ply":
             count = count_ply(_head(path, MAX_HEADER), path.stat().st_size)
         elif suffix == ".stl":

@@ -4,11 +4,16 @@ It is our own for the reasons in `polygons`. Data other than positions and faces
 """
 
 import struct
+from array import array
+from collections.abc import Callable
+from itertools import compress, islice
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from quintet.media.meshes.polygons import (
+    Floats,
     Ints,
     Limits,
     Mesh,
@@ -47,6 +52,9 @@ class _Element(NamedTuple):
         matches = (at for at, each in enumerate(self.properties) if each.name in names)
         return next(matches, -1)
 
+    def row(self, order: str) -> np.dtype[np.void]:
+        return np.dtype([(f"{at}", order + each.code) for at, each in enumerate(self.properties)])
+
     def least_bytes(self, order: str) -> int:
         codes = [each.length or each.code for each in self.properties]
         return sum(struct.calcsize(order + code) for code in codes) if order else 2 * len(codes)
@@ -61,6 +69,36 @@ def read_ply(data: bytes, limits: Limits) -> Mesh:
     if order:
         return _ply_binary(data, start, order, elements, limits)
     return _ply_text(data[start:], elements, limits)
+
+
+Pick = Callable[[int], npt.NDArray[np.bool_]]
+"""From the number of rows, which of them to read."""
+
+
+def is_cloud(data: bytes) -> bool:
+    """Whether a file has no faces."""
+    return not any(each.rows and each.name != "vertex" for each in _ply_header(data)[1])
+
+
+def read_ply_points(data: bytes, pick: Pick) -> Floats:
+    """(n, 3) positions of a file without faces, or (n, 6) with normals."""
+    order, elements, start = _ply_header(data)
+    _check_vertices(elements)
+    _check_size(order, elements, start, len(data))
+    vertex = next(each for each in elements if each.name == "vertex")
+    names = ("x", "y", "z", "nx", "ny", "nz")
+    columns = [vertex.column(name) for name in names if vertex.column(name) >= 0]
+    columns = columns if len(columns) == 6 else columns[:3]
+    drawn = pick(vertex.rows)
+    if order:
+        rows = np.frombuffer(data, vertex.row(order), vertex.rows, start)[drawn]
+        return np.stack([rows[f"{at}"].astype(np.float64) for at in columns], axis=1)
+    values, lines = array("d"), lines_of(data[start:])
+    for tokens in compress(islice(lines, vertex.rows), drawn):
+        values.extend(float(tokens[at]) for at in columns)
+    if len(values) < len(columns) * drawn.sum():
+        raise _truncated(vertex)
+    return np.array(values).reshape(-1, len(columns))
 
 
 def _ply_header(data: bytes) -> tuple[str, list[_Element], int]:
@@ -122,24 +160,32 @@ def _check_limits(elements: list[_Element], limits: Limits) -> None:
             limits.check_faces(each.rows)
 
 
-def _check_ply(elements: list[_Element]) -> None:
-    """Vertices must have coordinates, and faces integer indices."""
+def _check_vertices(elements: list[_Element]) -> dict[str, _Element]:
     named = {each.name: each for each in elements}
     if len(named) < len(elements) or any(each.rows < 0 for each in elements):
         raise Unusable("announces an element twice, or a negative number of rows")
-    if "tristrips" in named:
-        raise Unusable("holds triangle strips", "save it with plain faces")
-    vertex, face = named.get("vertex"), named.get("face")
+    vertex = named.get("vertex")
     if vertex is None or min(vertex.column(axis) for axis in "xyz") < 0:
         raise Unusable("has no vertices with x, y and z", "save it as a mesh")
+    if vertex.ragged:
+        raise Unusable("has vertices of a form that is not supported", "save it again")
+    return named
+
+
+def _check_ply(elements: list[_Element]) -> None:
+    """Vertices must have coordinates, and faces integer indices."""
+    named = _check_vertices(elements)
+    if "tristrips" in named:
+        raise Unusable("holds triangle strips", "save it with plain faces")
+    face = named.get("face")
     if face is None or face.rows == 0 or face.column(*_INDICES) < 0:
         raise Unusable("holds points but no faces", "save it as a mesh, not as a point cloud")
     for each in elements:
         if any(part.length in tuple("fd") for part in each.properties if part.length):
             raise Unusable("has lists whose length is not a whole number")
     indices = face.properties[face.column(*_INDICES)]
-    if vertex.ragged or not indices.length or indices.code in "fd":
-        raise Unusable("has vertices or faces of a form that is not supported", "save it again")
+    if not indices.length or indices.code in "fd":
+        raise Unusable("has faces of a form that is not supported", "save it again")
 
 
 def _ply_text(body: bytes, elements: list[_Element], limits: Limits) -> Mesh:
@@ -181,8 +227,7 @@ def _ply_binary(
             if element.name == "face":
                 faces = fan(corners, sizes, limits)
             continue
-        columns = [(f"{at}", order + each.code) for at, each in enumerate(element.properties)]
-        row = np.dtype(columns)
+        row = element.row(order)
         if start + row.itemsize * element.rows > len(data):
             raise _truncated(element)
         if element.name == "vertex":

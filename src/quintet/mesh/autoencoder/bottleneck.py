@@ -4,14 +4,13 @@ Shapes: b meshes, v vertices, c corners, q codes of a vertex, w vertex features 
 Positions are in units of bins. All of it runs in full precision.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.mesh import geometry
 from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
+from quintet.mesh.geometry import fourier_features, num_octaves
 from quintet.nn.attention import zero_init
 from quintet.nn.packing import mean_by_owner
 from quintet.nn.precision import FullPrecisionLinear
@@ -21,18 +20,6 @@ from quintet.nn.quantisers.residual import ResidualFSQ, ResidualQuantiser
 
 OFFSET_WEIGHT = 4.0
 """Weight of the offset penalty, which keeps the code of a position unique."""
-
-
-def fourier_features(coordinates: Tensor, octaves: int) -> Tensor:
-    """(..., c) in -1..1 -> (..., c (1 + 2 octaves)): coordinates, sines and cosines."""
-    frequencies = math.pi * 2.0 ** torch.arange(octaves, device=coordinates.device)
-    angles = coordinates[..., None] * frequencies.to(coordinates.dtype)
-    return torch.cat((coordinates[..., None], angles.sin(), angles.cos()), -1).flatten(-2)
-
-
-def num_octaves(bins: int) -> int:
-    """Octaves down to a wavelength of two bins."""
-    return max(1, math.ceil(math.log2(bins)))
 
 
 def logistic_loss(target: Tensor, mean: Tensor, log_scale: Tensor, bins: int) -> Tensor:

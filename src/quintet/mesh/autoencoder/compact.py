@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.mesh import geometry
-from quintet.mesh.autoencoder.bottleneck import fourier_features, num_octaves, scatter_mean
+from quintet.mesh.autoencoder.bottleneck import scatter_mean
 from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.mesh.autoencoder.graph import Aggregate, Layer, Stem, window_aggregate
 from quintet.mesh.autoencoder.pointers import Fields, PointerCodes, refine
+from quintet.mesh.geometry import fourier_features, num_octaves
 from quintet.nn.attention import zero_init
 from quintet.nn.norms import RMSNorm
 from quintet.nn.precision import FullPrecisionLinear, full_precision, without_autocast

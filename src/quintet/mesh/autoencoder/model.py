@@ -30,9 +30,7 @@ from quintet.mesh.autoencoder.bottleneck import (
     LatentQuantiser,
     PositionQuantiser,
     average_equal_codes,
-    fourier_features,
     logistic_loss,
-    num_octaves,
     scatter_mean,
 )
 from quintet.mesh.autoencoder.compact import CompactDecoder
@@ -115,7 +113,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
         """Networks of the vertex quantisers."""
         config = self.config
         dim, corners = config.dim, config.corners
-        self.octaves = num_octaves(config.bins)
+        self.octaves = geometry.num_octaves(config.bins)
         in_features = corners * 3 * (1 + 2 * self.octaves) + corners + 4
         quantiser = PositionQuantiser if config.quantiser == "fsq" else LatentQuantiser
         self.bottleneck = quantiser(config)
@@ -316,7 +314,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
         """(b, f, k, 3) bins -> (b, f, c), computed from the binned target alone."""
         coordinates = geometry.undiscretise(corners, self.config.bins).to(self.head.weight.dtype)
         features = (
-            fourier_features(coordinates, self.octaves).flatten(2),
+            geometry.fourier_features(coordinates, self.octaves).flatten(2),
             geometry.corner_angles(coordinates),
             geometry.face_areas(coordinates)[..., None].sqrt(),
             geometry.face_normals(coordinates),

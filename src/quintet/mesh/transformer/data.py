@@ -1,11 +1,28 @@
 """Codes of meshes from a frozen autoencoder, cached on disk (shared/code_cache.py)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from quintet.mesh.data import round_up
 from quintet.shared.code_cache import CachedCodes
+
+
+def num_rows(faces: int, max_faces: int) -> int:
+    """A row for each face, and one for the end unless the mesh is full."""
+    return min(faces + 1, max_faces)
+
+
+def pack(meshes: Sequence[Tensor], max_faces: int, unit: int) -> dict[str, Tensor]:
+    """Codes (f, t) as `MeshTransformer.forward` takes them, in whole units of rows."""
+    lengths = torch.tensor([num_rows(len(codes), max_faces) for codes in meshes])
+    rows = min(round_up(int(lengths.sum()), unit), len(meshes) * max_faces)
+    packed = torch.full((rows, meshes[0].shape[1]), -1, dtype=torch.int32)
+    for start, codes in zip(lengths.cumsum(0) - lengths, meshes):
+        packed[start : start + len(codes)] = codes
+    return {"codes": packed, "lengths": lengths}
 
 
 class CodeData(CachedCodes):

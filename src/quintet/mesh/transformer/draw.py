@@ -188,7 +188,7 @@ def _digit_kernel(
     count, draws, draw, slot, part, depth, corners, faces, tokens, V, H, D, temperature,
     cond_scale, top_k, top_p, GUIDED: tl.constexpr, GREEDY: tl.constexpr, TOP_K: tl.constexpr,
     TOP_P: tl.constexpr, LAST: tl.constexpr, VALUES: tl.constexpr, CHUNK: tl.constexpr,
-    B: tl.constexpr,
+    ORDERED: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     other_row = row + count
@@ -222,6 +222,20 @@ def _digit_kernel(
                 a = tl.load(face + corner * depth + level)
                 same = same & (tl.load(face + other * depth + level) == a)
             logits = tl.where(same & (v == last % V), float("-inf"), logits)
+    if ORDERED:  # as `keep_order`
+        previous = codes + (row.to(tl.int64) * faces + tl.maximum(here - 1, 0)) * tokens
+        same = here > 0
+        for earlier in range(slot):
+            same = same & (tl.load(face + earlier) == tl.load(previous + earlier))
+        least = tl.load(previous + slot) + (slot == tokens - 1).to(tl.int64)
+        below = same & (v < least)
+        level = slot % depth
+        same = slot >= depth
+        for earlier in range(level):
+            same = same & (tl.load(face + slot - level + earlier) == tl.load(face + earlier))
+        below = below | (same & (v < tl.load(face + level, mask=slot >= depth, other=0)))
+        some = tl.sum(((below == 0) & (v < V)).to(tl.int32), 0) > 0
+        logits = tl.where(below & some, float("-inf"), logits)
     logits = tl.where(v < V, logits, float("-inf"))
     if not GREEDY:
         logits = logits / temperature
@@ -278,5 +292,5 @@ def draw_digit(
         sampling.top_p or 1.0, GUIDED=draw.guided, GREEDY=sampling.greedy,
         TOP_K=sampling.top_k is not None, TOP_P=sampling.top_p is not None and sampling.top_p < 1,
         LAST=last, VALUES=padded, CHUNK=min(power_of_two(width), 32768 // padded),
-        B=power_of_two(dim), num_warps=8,
+        ORDERED=sampling.ordered, B=power_of_two(dim), num_warps=8,
     )  # fmt: skip

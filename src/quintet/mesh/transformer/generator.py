@@ -55,6 +55,9 @@ class Sampling:
     """Every draw is a function of the seed, the row, the face and the code."""
     distinct: bool = True
     """Never repeat the codes of a corner within a face, so that every face has an area."""
+    ordered: bool = False
+    """Codes are coordinates, highest axis first: each face is greater than the one before it, and
+    starts at its lowest corner (Meshtron, arXiv 2412.09548)."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.cond_scale):
@@ -111,6 +114,40 @@ def forbid_repeated_corner(logits: Tensor, face: list[Tensor], tokens_per_corner
     return logits
 
 
+def keep_order(
+    logits: Tensor, face: list[Tensor], previous: Tensor, tokens: int, depth: int
+) -> Tensor:
+    """-inf for the tokens that would break the order of faces, or of the corners of a face.
+
+    `face` holds the tokens of this face so far, `previous` (b, tokens) the face before it, -1
+    before the first. Where no token is in order, all remain.
+    """
+    slot = len(face)
+    values = torch.arange(logits.shape[1], device=logits.device)
+    least = previous[:, slot] + (slot == tokens - 1)  # the same face again is out of order
+    below = equal(face, list(previous.unbind(1)[:slot]), least)[:, None] & (values < least[:, None])
+    begin = slot - slot % depth
+    if begin:
+        least = face[slot - begin]
+        same = equal(face[begin:], face[: slot - begin], least)
+        below = below | (same[:, None] & (values < least[:, None]))
+    return torch.where(below & ~below.all(1, keepdim=True), float("-inf"), logits)
+
+
+def equal(a: list[Tensor], b: list[Tensor], like: Tensor) -> Tensor:
+    """(b,): whether all tokens are equal."""
+    same = torch.ones_like(like, dtype=torch.bool)
+    for x, y in zip(a, b, strict=True):
+        same = same & (x == y)
+    return same
+
+
+def precedes(a: Tensor, b: Tensor) -> Tensor:
+    """(n, t) and (n, t) -> (n,): whether faces a come before faces b."""
+    first = (a != b).to(torch.int8).argmax(1, keepdim=True)
+    return a.gather(1, first)[:, 0] < b.gather(1, first)[:, 0]
+
+
 class FaceGenerator:
     """Decoding state of one batch of meshes."""
 
@@ -124,8 +161,10 @@ class FaceGenerator:
         sampling: Sampling,
         prompt: Tensor | None = None,
         first: int = 0,
+        kept: Tensor | None = None,
     ) -> None:
-        """`first` is the number of the first row: a draw depends on its row."""
+        """`first` is the number of the first row: a draw depends on its row. `kept` (b, n, t) are
+        faces in order that each mesh will have, padded with -1."""
         self.model, self.sampling, self.count, self.max_faces = model, sampling, count, max_faces
         self.config, self.device, dtype = model.config, model.start.device, model.start.dtype
         self.table, self.tokens = table, model.config.tokens_per_face
@@ -152,6 +191,8 @@ class FaceGenerator:
         self.codes = torch.full(shape, -1, dtype=torch.int64, device=self.device)
         if prompt is not None:
             copy_prompt(prompt, self.codes)
+        self.kept = None if kept is None else F.pad(kept, (0, 0, 0, 1), value=-1)
+        self.next_kept = torch.zeros(count, dtype=torch.int64, device=self.device)
 
     def run(self) -> Tensor:
         step: Callable[[int], None] = self.step
@@ -176,16 +217,29 @@ class FaceGenerator:
         prompt = self.codes.index_select(1, self.position)[:, 0]
         forced = prompt[:, 0] >= 0
         coarse = self.coarse_step(cache_length)
-        self.ended |= self.sample_end(coarse) & ~forced & (self.position > 0)
+        ends = self.sample_end(coarse) & ~forced & (self.position > 0)
         face = self.generate_face(coarse, prompt, forced)
+        if self.kept is not None:
+            face, ends = self.keep(self.kept, face, ends)
+        self.ended |= ends
         face = face.masked_fill(self.ended[:, None], -1)
         self.codes.index_copy_(1, self.position, face[:, None])
         self.position += 1
+
+    def keep(self, kept: Tensor, face: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """The next kept face, unless the generated one comes before it; no end before the last."""
+        rows = torch.arange(len(kept), device=self.device)
+        due = kept[rows, self.next_kept]
+        is_left = due[:, 0] >= 0
+        taken = is_left & (ends | ~precedes(face, due))
+        self.next_kept += taken
+        return torch.where(taken[:, None], due, face), ends & ~is_left
 
     def coarse_step(self, cache_length: int) -> Tensor:
         """Coarse hidden state (batch, d) after all faces so far."""
         model = self.model
         previous = self.codes.index_select(1, (self.position - 1).clamp_min(0))[:, 0]
+        self.previous = torch.where(self.position == 0, -1, previous)
         face = model.face_proj(model.embed(previous, self.table).flatten(1))
         x = torch.where(self.position == 0, model.start, face)
         x = self.repeat_if_guided(x)[:, None]
@@ -225,6 +279,8 @@ class FaceGenerator:
             if self.sampling.distinct:
                 per_corner = self.config.depth * head.parts
                 logits = forbid_repeated_corner(logits, face + tokens, per_corner)
+            if self.sampling.ordered:
+                logits = keep_order(logits, face, self.previous, self.tokens, self.config.depth)
             tokens.append(self.draw(logits, slot * head.parts + part))
             hidden = head.condition(level, part, hidden, self.repeat_if_guided(tokens[-1]))
         return tokens
@@ -274,12 +330,15 @@ def generate(
     sampling: Sampling,
     prompt: Tensor | None,
     dtype: torch.dtype,
+    kept: Tensor | None = None,
 ) -> Tensor:
     """Codes (count, max_faces, t) of any number of meshes, `MAX_ROWS` at a time."""
     tokens = model.config.tokens_per_face
+    if sampling.ordered and model.head.parts > 1:
+        raise ValueError("codes of several digits have no order of faces: drop ordered")
     if prompt is not None and (prompt.ndim != 3 or prompt.shape[::2] != (count, tokens)):
         raise ValueError(f"expected a prompt ({count}, faces, {tokens}), not {tuple(prompt.shape)}")
-    if count and has_kernels(model, dtype):
+    if count and kept is None and has_kernels(model, dtype):
         from quintet.mesh.transformer import decoder
 
         return decoder.generate(model, context, count, max_faces, sampling, prompt, dtype)
@@ -289,8 +348,9 @@ def generate(
         rows = slice(first, min(first + MAX_ROWS, count))
         part = None if context is None else Context(*(each[rows] for each in context))
         start = None if prompt is None else prompt[rows]
+        left = None if kept is None else kept[rows]
         size = rows.stop - first
-        generator = FaceGenerator(model, table, part, size, max_faces, sampling, start, first)
+        generator = FaceGenerator(model, table, part, size, max_faces, sampling, start, first, left)
         codes.append(generator.run())
     return torch.cat(codes)
 

@@ -99,7 +99,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
             for _ in range(config.fine_layers)
         )
         self.fine_norm = RMSNorm(dim)
-        by_digits = config.head == "digits" and len(config.levels) > 1
+        by_digits = config.head == "digits" and len(config.levels) > 0
         self.head = DigitHead(dim, config.levels, config.depth) if by_digits else CodeHead()
         self.init_text(config)
 
@@ -255,13 +255,15 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         *,
         max_faces: int | None = None,
         prompt: Tensor | None = None,
+        kept: Tensor | None = None,
         dtype: torch.dtype | None = None,
         **keywords: Any,
     ) -> Tensor:
         """Generate codes (count, max_faces, t), padded with -1.
 
-        `context` comes from `encode_text`; `prompt` (count, faces, t) holds the first faces. On
-        CUDA weights are cast to bf16 unless `dtype` is given. `keywords` are fields of `Sampling`.
+        `context` comes from `encode_text`; `prompt` (count, faces, t) holds the first faces, and
+        `kept` faces in order that come wherever they are due. On CUDA weights are cast to bf16
+        unless `dtype` is given. `keywords` are fields of `Sampling`.
         """
         sampling = Sampling(**keywords)
         if self.config.pointers:
@@ -270,7 +272,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         own = self.start.dtype
         dtype = dtype or (torch.bfloat16 if self.start.is_cuda and own.itemsize == 4 else own)
         with without_autocast(self.start):
-            return generate(self, context, count, limit, sampling, prompt, dtype)
+            return generate(self, context, count, limit, sampling, prompt, dtype, kept)
 
     @torch.no_grad()
     def generate(

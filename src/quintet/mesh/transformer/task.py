@@ -39,7 +39,7 @@ from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.mesh.exhibits import Arrays, MeshSheet, mesh_of_corners
 from quintet.mesh.measures import nearest, surface_points
 from quintet.mesh.transformer.config import MeshTransformerRecipe
-from quintet.mesh.transformer.data import CodeData
+from quintet.mesh.transformer.data import CodeData, num_rows, pack
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.text import PAD, TOKENIZERS, tokenizer_of
 from quintet.shared.captions import TextTable, survey
@@ -134,24 +134,13 @@ class TransformerTask(Task):
         return self.codes[split] if self.codes else self._meshes(split)
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
-        """Codes packed as `MeshTransformer.forward` takes them, in whole units of rows."""
-        lengths = torch.tensor([self._num_rows(len(item["codes"])) for item in items])
-        most = len(items) * self.config.max_faces
-        rows = min(data.round_up(int(lengths.sum()), self.unit), most)
-        codes = torch.full((rows, self.config.tokens_per_face), -1, dtype=torch.int32)
-        for start, item in zip(lengths.cumsum(0) - lengths, items):
-            codes[start : start + len(item["codes"])] = item["codes"]
         texts = [item["text"] for item in items]
-        captions = self._encode_captions(texts)
-        return {"codes": codes, "lengths": lengths, "caption": texts, **captions}
-
-    def _num_rows(self, faces: int) -> int:
-        """A row for each face, and one for the end unless the mesh is full."""
-        return min(faces + 1, self.config.max_faces)
+        packed = pack([item["codes"] for item in items], self.config.max_faces, self.unit)
+        return {**packed, "caption": texts, **self._encode_captions(texts)}
 
     def plan(self, source: CodeData) -> LengthPlan:
         """Batches of nearly equal numbers of faces, so that one shape fits them closely."""
-        lengths = [self._num_rows(count) for count in source.lengths()]
+        lengths = [num_rows(count, self.config.max_faces) for count in source.lengths()]
         batch_size, seed = self.recipe.batch_size, self.recipe.seed
         if self.fixed_shapes:
             self.unit = data.capacity(lengths, batch_size, WINDOW)
