@@ -165,8 +165,8 @@ def test_the_page_of_a_room_states_the_length_of_each_recipe(name: str) -> None:
 
 # -- commands -------------------------------------------------------------------------------------
 
-OTHER_PROGRAMS = {"curl", "python3", ".venv/bin/pip", ".", "make", "uv"}
-"""Programs on the pages beside `quintet` and launchers."""
+OTHER_PROGRAMS = {"curl", "python3", ".venv/bin/pip", ".", "make", "uv", "python"}
+"""Programs on the pages beside `quintet` and launchers; tests/ray has the commands of python."""
 PLACEHOLDERS = {"RUN": "runs/first", "ROOM/NAME": "image/vqgan", "FOLDER": "photos", "N": "3"}
 QUINTET = re.compile(
     r"(?:quintet|(?:torchrun|accelerate launch) .*quintet(?: --)?) (.*?)(?: > \S+)?"

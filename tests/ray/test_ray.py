@@ -1,6 +1,7 @@
 """Training and encoding on Ray: what is refused without it, and what losses on a cluster leave."""
 
 import dataclasses
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,17 @@ def test_words_of_the_command_are_checked(capsys: pytest.CaptureFixture[str]) ->
         answered(["train", "image/vqgn", "--run", "runs/a", "--workers", "2:8"])
     assert answered(["train", "--help"]) == 0
     assert "--storage" in capsys.readouterr().out
+
+
+def test_the_commands_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to Ray itself, which is taken away."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    page = (Path(__file__).parents[2] / "docs/scaling.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("python -m quintet.ray")]
+    assert len(lines) == 2
+    for line in lines:
+        with pytest.raises(ImportError, match="needs an extra"):
+            answered(shlex.split(line)[3:])
 
 
 def test_as_many_processes_train_as_divide_the_global_batch() -> None:

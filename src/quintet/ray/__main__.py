@@ -13,8 +13,8 @@ from quintet.cli.train import asked_for
 from quintet.engine.errors import RunError
 
 USAGE = """\
-python -m quintet.ray train RECIPE [DATA] --run RUN [--workers 8] [SETTINGS of quintet train]
-python -m quintet.ray encode RUN DATA --out SHARDS [--workers 8] [FLAGS of quintet encode]
+python -m quintet.ray train RECIPE [DATA] --run RUN [--workers 8] [SETTINGS of the recipe]
+python -m quintet.ray encode RUN DATA --out SHARDS [--workers 8] [FLAGS of encode]
 
 RUN of train is started or resumed: a folder that all nodes share, or an address in object storage.
 The cluster is that of RAY_ADDRESS or of this machine; without one, Ray is started here."""
