@@ -1,7 +1,7 @@
 """The `_large` recipes on this machine: trained by the command line, stopped and resumed.
 
     python benchmarks/large.py [RECIPE …] [--steps 200] [--seconds 100]
-    python benchmarks/large.py mesh/transformer_large --autoencoder runs/codes
+    python benchmarks/large.py mesh/transformer_large --stage runs/codes
     python benchmarks/large.py image/vqgan_tiny --steps 20 --seconds 60 --flags "--batch-size 4"
 
 A recipe is trained as it is, but with its discriminators on and its networks compiled from the
@@ -49,6 +49,8 @@ START_SECONDS = 240.0
 """At most until the first report: imports, data, kernels and compilation."""
 FILES = 256
 CHECKS = ("falls", "resumed")
+SAMPLES = {"image": "images", "mesh": "meshes", "video": "videos"}
+"""Data settings of rooms with recipes that need a frozen model."""
 SECONDS_OF_SPEECH = 11.5
 """At least; the last utterance takes up to 4.4 seconds more."""
 
@@ -183,18 +185,24 @@ class Trial:
         self.before = reports(self.run)
 
     def stage(self, data: list[str]) -> list[str]:
-        """An autoencoder for a recipe that needs one: that of another row, or of a short run."""
-        if not rooms.recipe_function(self.name)().stages:
+        """A frozen model for a recipe that needs one: that of another row, or of a short run. Its
+        codes of all data would take longer than the steps, so built-in data are few."""
+        stages = rooms.recipe_function(self.name)().stages
+        if not stages:
             return []
-        maker = f"mesh/autoencoder{self.name[len('mesh/transformer') :]}"
+        ((setting, maker),) = stages.items()
+        sized = maker + self.name[self.name.rindex("_") :]
+        maker = sized if sized in rooms.names() else maker
+        samples = SAMPLES[maker.partition("/")[0]]
+        few = [f"--{samples}.builtin-count", "1024", f"--{samples}.valid-limit", "8"]
         run = self.place / maker.replace("/", "-")
-        if self.asked.autoencoder:
-            run = self.asked.autoencoder
+        if self.asked.stage:
+            run = self.asked.stage
         elif not run.exists():
-            short = ["--steps", "20", "--evaluate-every", "0", "--meshes.valid-limit", "8"]
+            short = ["--steps", "20", "--evaluate-every", "0", *few]
             command = [*QUINTET, "train", maker, *data, "--run", str(run), *short]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return ["--autoencoder", str(run)]
+        return [f"--{setting}", str(run), *few]
 
     def finish(self) -> dict[str, Any]:
         """Resumes it, and says how it went."""
@@ -248,7 +256,7 @@ def rows_of(asked: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     names = sorted(asked.recipes, key=staged)  # after those that they need
     for trial in (Trial(name, asked, place) for name in names):
         yield attempt(trial.name, trial.begin) or attempt(trial.name, trial.finish)
-        if not trial.name.startswith("mesh/"):  # an autoencoder is needed later
+        if not trial.name.startswith("mesh/autoencoder"):  # it is needed later
             shutil.rmtree(trial.run, ignore_errors=True)
 
 
@@ -257,7 +265,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", default=LARGE)
     parser.add_argument("--steps", type=int, default=200, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=100.0, help="of steps once resumed")
-    parser.add_argument("--autoencoder", help="a trained run, for mesh/transformer_large")
+    parser.add_argument("--stage", help="a trained run for the setting that needs one")
     parser.add_argument("--flags", default="", help="further flags of train")
     asked = parser.parse_args()
     failed = False
