@@ -36,6 +36,8 @@ from quintet.mesh.retopology.measures import compare, exact_faces
 from quintet.mesh.retopology.model import Retopology, limits
 from quintet.mesh.transformer.data import num_rows
 
+COMPARED = 1024
+"""Points of a surface that are compared."""
 FEWEST_JUDGED = 5
 """Generated meshes below which a small share of valid ones may be chance."""
 
@@ -145,7 +147,7 @@ class RetopologyTask(Task):
             mesh, original = self._mesh(rows), self._mesh(true.cpu())
             count, wished = int((rows[:, 0] >= 0).sum()), len(true)
             ended = count < int(limits(torch.tensor(wished), self.config.max_faces))
-            distances = compare(mesh, original)
+            distances = compare(mesh, original, COMPARED)
             measured = {
                 "valid": float(ended and count == len(mesh[1]) and valid(*mesh)),
                 "exact": float(exact_faces(mesh, original, self.config.bins)[1]),
