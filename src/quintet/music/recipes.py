@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from quintet.engine.config import OptimizerConfig
-from quintet.music.adopt.config import CodecAdoptRecipe, CodecDataConfig
+from quintet.music.adopt.config import CodecAdoptRecipe
 from quintet.music.clap.config import ClapRecipe
-from quintet.music.config import MusicDataConfig
+from quintet.music.config import CodecDataConfig, MusicDataConfig
 from quintet.music.mulan.config import MuLaNConfig, MuLaNRecipe
 from quintet.shared.config import SoundDiscriminatorConfig
 
