@@ -12,7 +12,6 @@ def connected() -> Any:
     """Ray, connected to the cluster of RAY_ADDRESS or of this machine."""
     try:
         import ray
-        import ray
 
         importlib.import_module("ray.train.torch")  # not loaded until it is named
     except ImportError as error:
