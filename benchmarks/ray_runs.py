@@ -1,15 +1,17 @@
-"""Steps per second, and CPU seconds per step, of a run under Ray against torchrun on this machine.
+"""CPU seconds per step of a run under Ray against one under torchrun, on this machine.
 
-    python benchmarks/ray_runs.py [--rounds 8] [--steps 60] [--workers 2]
+    python benchmarks/ray_runs.py [--minutes 3] [--workers 2] [--rounds 2]
 
-Runs alternate in changing order: one under Ray and two under torchrun, which shows the noise. What
-counts is the time between the first report of a run and its last, without its start and end; CPU
-seconds are those of the workers and of all of Ray's processes, or of torchrun. Each round gives a
-ratio; the last line has their quartiles. On a machine that does other work, look at the CPU.
+Two runs train side by side, so that other work on the machine disturbs both: one under Ray and one
+under torchrun, then two under torchrun, which shows the noise. Each window of some seconds gives
+ratios; the last line has their quartiles: of the CPU seconds per step of the workers, of all
+processes of Ray or torchrun, and of the steps. Steps compare only where nothing else runs, with a
+core for each worker: Linux shares busy cores by sessions, of which Ray has more.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
 import statistics
 import subprocess
@@ -24,84 +26,97 @@ from typing import Any
 import psutil
 
 import quintet.ray
+from quintet.ray.cluster import connected
 
 RECIPE = "image/vqgan_tiny"
-WARM = 10
-"""Steps before the first time that counts."""
+WINDOW = 15.0
+"""Seconds between two looks."""
+EVERY = 5
+"""Steps between two reports."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--minutes", type=float, default=3)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    few: dict[str, Any] = {"steps": options.steps, "log_every": WARM, "batch_size": 4}
-    few |= {"save_every": 0, "evaluate_every": 0, "device": "cpu", "precision": "fp32"}
+    few: dict[str, Any] = {"batch_size": 4, "device": "cpu", "precision": "fp32"}
+    few |= {"steps": 10**6, "minutes": options.minutes, "log_every": EVERY, "evaluate_every": 0}
 
     def ray(run: Path) -> None:
-        alone = {**few, "workers": options.workers, "readers": 0, "trackers": ()}
-        quintet.ray.train(RECIPE, run=run, settings={"images.valid_limit": 4}, **alone)
+        more: dict[str, Any] = {"workers": options.workers, "readers": 0, "trackers": ()}
+        quintet.ray.train(RECIPE, run=run, **few, **more)
 
     def torchrun(run: Path) -> None:
         flags = [word for n, v in few.items() for word in (f"--{n.replace('_', '-')}", str(v))]
         start = ["torch.distributed.run", "--nproc-per-node", str(options.workers), "-m", "quintet"]
         words = ["train", RECIPE, "--run", str(run), *flags, "--workers", "0", "--trackers"]
-        words += ["--images.valid-limit", "4"]
         command = [sys.executable, "-m", *start, "--", *words]
+        command[3:3] = ["--standalone"]
         subprocess.run(command, check=True, capture_output=True)
 
-    kinds: dict[str, Callable[[Path], None]] = {"ray": ray, "torchrun": torchrun, "again": torchrun}
-    ratios: dict[str, list[float]] = {"ray": [], "again": [], "cpu ray": [], "cpu again": []}
+    connected()  # here, as its processes end with the thread that starts them
+    kinds = {"ray": ray, "torchrun": torchrun}
+    found: dict[str, list[list[float]]] = {name: [] for name in kinds}
     with tempfile.TemporaryDirectory() as place:
         for number in range(options.rounds):
-            rates: dict[str, tuple[float, float]] = {}
-            names = [*kinds]
-            for name in [*names[number % 3 :], *names[: number % 3]]:
-                rates[name] = measured(kinds[name], Path(place) / f"{name}-{number}", options.steps)
-            pairs = zip(("", "cpu "), *(rates[name] for name in kinds))
-            for prefix, ours, theirs, again in pairs:
-                ratios[f"{prefix}ray"].append(2 * ours / (theirs + again))
-                ratios[f"{prefix}again"].append(again / theirs)
-            print(json.dumps(rates), flush=True)
-    sums = {n: [round(q, 4) for q in statistics.quantiles(v, n=4)] for n, v in ratios.items()}
-    print(json.dumps({**vars(options), "to torchrun": sums}))
+            for name, start in kinds.items():
+                pair = [Path(place) / f"{name}-{number}", Path(place) / f"other-{name}-{number}"]
+                found[name] += side_by_side([start, torchrun], pair)
+                print(json.dumps({name: found[name]}), flush=True)
+    names = ("cpu of workers", "cpu of all", "steps")
+    for name, rows in found.items():
+        quarters = {n: statistics.quantiles(v, n=4) for n, v in zip(names, zip(*rows))}
+        print(json.dumps({name: quarters, "windows": len(rows), **vars(options)}))
 
 
-def measured(start: Callable[[Path], None], run: Path, steps: int) -> tuple[float, float]:
-    """Steps per second, and CPU seconds per step."""
-    marks: list[tuple[float, float]] = []
+def side_by_side(starts: list[Callable[[Path], None]], runs: list[Path]) -> list[list[float]]:
+    """In each window, the ratios of CPU seconds per step and of steps."""
+    threads = [threading.Thread(target=s, args=(run,)) for s, run in zip(starts, runs)]
+    for thread in threads:
+        thread.start()
+    while min(map(step, runs)) < 4 * EVERY:
+        time.sleep(0.1)
+        assert all(thread.is_alive() for thread in threads)
+    looks = [[look(run) for run in runs]]
+    while all((run / "metrics.jsonl").stat().st_mtime > time.time() - WINDOW for run in runs):
+        time.sleep(WINDOW)
+        looks.append([look(run) for run in runs])
+    for thread in threads:
+        thread.join()
+    rows: list[list[float]] = []
+    for before, after in itertools.pairwise(looks[:-2]):  # one may have been at its end
+        ours, theirs = ([b - a for a, b in zip(*pair)] for pair in zip(before, after))
+        cpu = [(ours[n] / ours[0]) / (theirs[n] / theirs[0]) for n in (1, 2)]
+        rows.append([*cpu, ours[0] / theirs[0]])
+    return rows
 
-    def watch() -> None:
-        for step in (WARM, steps):
-            while not any(f'"step": {step},' in line for line in reports(run)):
-                time.sleep(0.02)
-            marks.append((time.monotonic(), spent(run)))
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    start(run)
-    watcher.join(10)
-    (begun, before), (ended, after) = marks
-    return (steps - WARM) / (ended - begun), (after - before) / (steps - WARM)
-
-
-def reports(run: Path) -> list[str]:
+def step(run: Path) -> float:
+    """Steps until now, between two reports by the clock."""
     path = run / "metrics.jsonl"
-    return path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text().splitlines() if path.exists() else []
+    if len(lines) < 2:
+        return 0
+    before, last = (json.loads(line) for line in lines[-2:])
+    pace = (last["step"] - before["step"]) / (last["seconds"] - before["seconds"])
+    return last["step"] + min(EVERY, pace * (time.time() - path.stat().st_mtime))
 
 
-def spent(run: Path) -> float:
-    """CPU seconds so far of the processes that a run consists of."""
-    total = 0.0
+def look(run: Path) -> tuple[float, float, float]:
+    """Steps, and CPU seconds so far of the workers, and of all processes that belong to them."""
+    workers = everything = 0.0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            words = process.cmdline()
-            of_ray = words and ("ray::" in words[0] or "/ray/" in words[0])
+            words = process.cmdline() or [""]
+            of_ray = "ray::" in words[0] or "/ray/" in " ".join(words)
             if (of_ray and run.name.startswith("ray")) or str(run) in words:
                 times = process.cpu_times()
-                total += times.user + times.system
-    return total
+                everything += times.user + times.system
+                if "RayTrainWorker" in words[0] or not (of_ray or "torch.distributed.run" in words):
+                    workers += times.user + times.system
+    return step(run), workers, everything
 
 
 if __name__ == "__main__":

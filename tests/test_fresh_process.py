@@ -106,6 +106,55 @@ def test_each_verb_without_arguments_answers_in_sentences(
     assert "Traceback" not in printed
 
 
+TRAINERS = [name for name in quintet.__all__ if name.endswith("Trainer")]
+START = f"""
+import json, sys, time
+
+began = time.process_time()
+import torch
+torch_alone = time.process_time() - began
+from quintet import VQGanVAE
+import quintet.engine.models.pretrained
+hub = "huggingface_hub" in sys.modules
+from quintet import {", ".join(TRAINERS)}
+beyond = time.process_time() - began - torch_alone
+from quintet.engine import optim
+from quintet.engine.config import OptimizerConfig
+from quintet.nn.alignment import monotonic_search
+
+for kind in ("adamw", "adam", "lion", "muon"):
+    network = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    parameters, hidden = optim.trainable(network), optim.hidden_matrices(network)
+    config = OptimizerConfig(optimizer=kind)
+    optimizer = optim.build_optimizer(config, parameters, hidden if kind == "muon" else ())
+    network(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+monotonic_search(torch.zeros(1, 5, 3), torch.tensor([5]), torch.tensor([3]))
+compiler = "torch._dynamo" in sys.modules
+print(json.dumps([torch_alone, beyond, hub, compiler]))
+"""
+
+
+def test_a_start_takes_two_seconds_beyond_torch_and_leaves_out_what_takes_longer() -> None:
+    """torch's compiler takes seconds, and torch's own optimizers and custom operations ask for
+    it; models need no client of the Hub."""
+    ended = subprocess.run([sys.executable, "-c", START], check=True, capture_output=True)
+    torch_alone, beyond, hub, compiler = json.loads(ended.stdout)
+    slow = max(1.0, torch_alone / 2)  # where torch itself takes more than two seconds
+    assert beyond < 2 * slow, f"{beyond:.2f} s beyond torch's own {torch_alone:.2f}"
+    assert not hub
+    assert not compiler
+
+
+@pytest.mark.slow  # compiled in nn/test_alignment.py, where other tests have imported the compiler
+def test_a_search_that_began_without_the_compiler_is_compiled() -> None:
+    later = (
+        "found = torch.compile(lambda x: monotonic_search(x, torch.tensor([5]), torch.tensor([3])),"
+        " backend='eager')(torch.zeros(1, 5, 3)); assert found.sum() == 5"
+    )
+    subprocess.run([sys.executable, "-c", START + later], check=True)
+
+
 INTERRUPT = """
 import os, signal, sys
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from command import Quintet
 
-import quintet as library
 from quintet import rooms
 from quintet.cli import COMMANDS
 from quintet.engine.config import Recipe, to_json
@@ -20,7 +19,6 @@ from quintet.engine.settings import descriptions as setting_descriptions
 
 LINES, COLUMNS = 40, 100
 TINY = [name for name in rooms.names() if name.endswith("_tiny")]
-TRAINERS = [name for name in library.__all__ if name.endswith("Trainer")]
 
 
 @pytest.fixture(autouse=True)
@@ -189,20 +187,3 @@ def test_the_overview_takes_half_a_second_at_most_and_imports_no_torch() -> None
     assert any(
         cpu_seconds("-m", "quintet", "--help") < limit for _ in range(6)
     )  # others disturb it
-
-
-IMPORT = f"""
-import json, time
-started = time.process_time()
-import torch
-loaded = time.process_time()
-from quintet import {", ".join(TRAINERS)}
-print(json.dumps([loaded - started, time.process_time() - loaded]))
-"""
-
-
-def test_all_trainers_import_in_less_than_two_seconds_beyond_torch() -> None:
-    ended = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True)
-    torch_alone, beyond = json.loads(ended.stdout)
-    slow = max(1.0, torch_alone / 2)  # where torch itself takes more than two seconds
-    assert beyond < 2 * slow, f"{beyond:.2f} s beyond torch's own {torch_alone:.2f}"

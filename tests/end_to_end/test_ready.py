@@ -108,10 +108,15 @@ def test_a_ready_name_is_a_model_for_all_commands(packaged: Path, quintet: Quint
     for model in (library.load(name), library.VQGanVAE.from_pretrained(name)):
         assert all(value.equal(own[key]) for key, value in model.state_dict().items())
     assert "is an export already" in quintet("export", name, "copy").err
-    assert quintet("export", name, "graphs", "--format", "torch-export").status == 0
     said = quintet("sample", name, "--count", "2", "--out", "out", "--device", "cpu")
     assert said.status == 0, said.err
     assert len([*Path("out").glob("*.reconstruction.png")]) == 2
+
+
+@pytest.mark.slow  # tracing takes seconds, and finds the model as the commands above
+def test_a_ready_model_is_exported_as_graphs(packaged: Path, quintet: Quintet) -> None:
+    said = quintet("export", "ready/picture-tokenizer", "graphs", "--format", "torch-export")
+    assert said.status == 0, said.err
 
 
 def test_an_unknown_ready_name_is_refused(packaged: Path, quintet: Quintet) -> None:

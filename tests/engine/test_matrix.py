@@ -52,11 +52,15 @@ def orders(path: Path) -> dict[int, str]:
     return {line["step"]: line["order"] for line in harness.lines(path) if "order" in line}
 
 
-def test_a_run_goes_on_with_any_number_of_processes_and_shards(tmp_path: Path) -> None:
-    last = 2 * len(CHAIN)
+@pytest.mark.parametrize(
+    "length",
+    [3, pytest.param(len(CHAIN), marks=pytest.mark.slow)],  # of four processes as well
+)
+def test_a_run_goes_on_with_any_number_of_processes_and_shards(length: int, tmp_path: Path) -> None:
+    last, chain = 2 * length, CHAIN[:length]
     harness.run(CHAIN[1].recipe(last), tmp_path / "straight")
-    harness.run(CHAIN[0].recipe(2), tmp_path / "chain", size=CHAIN[0].processes)
-    for turn, how in enumerate(CHAIN[1:], 1):
+    harness.run(chain[0].recipe(2), tmp_path / "chain", size=chain[0].processes)
+    for turn, how in enumerate(chain[1:], 1):
         go_on(tmp_path / "chain", how, 2 * turn)
     assert orders(tmp_path / "chain") == orders(tmp_path / "straight")
     assert len(orders(tmp_path / "chain")) == last

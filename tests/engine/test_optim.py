@@ -1,8 +1,6 @@
 import copy
 import itertools
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -454,30 +452,3 @@ def test_a_part_saved_and_loaded_goes_on_bit_for_bit(world, name):
         take(second, step)
     for file, tensors in whole.state().items():
         assert_same(second.state()[file], tensors)
-
-
-START = """
-import sys, torch
-from quintet.engine import optim
-from quintet.engine.config import OptimizerConfig
-from quintet.nn.alignment import monotonic_search
-
-for kind in ("adamw", "adam", "lion", "muon"):
-    network = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
-    parameters, hidden = optim.trainable(network), optim.hidden_matrices(network)
-    config = OptimizerConfig(optimizer=kind)
-    optimizer = optim.build_optimizer(config, parameters, hidden if kind == "muon" else ())
-    network(torch.ones(2, 4)).sum().backward()
-    optimizer.step()
-lengths = torch.tensor([5]), torch.tensor([3])
-assert monotonic_search(torch.zeros(1, 5, 3), *lengths).sum() == 5
-assert "torch._dynamo" not in sys.modules, "imported torch's compiler"
-assert torch.compile(lambda x: monotonic_search(x, *lengths), backend="eager")(
-    torch.zeros(1, 5, 3)
-).sum() == 5
-"""
-
-
-def test_a_start_does_not_import_torchs_compiler() -> None:
-    """It takes seconds, and torch's own optimizers and custom operations ask for it."""
-    subprocess.run([sys.executable, "-c", START], check=True)

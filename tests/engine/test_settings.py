@@ -18,6 +18,19 @@ from quintet.engine.errors import RunError
 from quintet.engine.settings import Setting, keywords_of, names_for, settings_of, updated
 
 NAMES = rooms.names()
+
+
+def types_of(name: str) -> tuple[type, ...]:
+    recipe = rooms.recipe_function(name)()
+    values = (getattr(recipe, field.name) for field in dataclasses.fields(recipe))
+    return type(recipe), *(type(value) for value in values if dataclasses.is_dataclass(value))
+
+
+# Its flags follow from its types; the slow tests ask every recipe.
+ONE_OF_EACH = [*{types_of(name): name for name in NAMES}.values()]
+EACH_KIND = [
+    pytest.param(name, marks=() if name in ONE_OF_EACH else pytest.mark.slow) for name in NAMES
+]
 TRAINERS = {
     "image/flow": "ImageFlowTrainer",
     "image/flow_few": "ImageFlowFewTrainer",
@@ -55,7 +68,7 @@ def test_every_setting_has_one_description_and_one_name(name: str) -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH_KIND)
 def test_every_setting_is_a_flag_of_train(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     import tyro
 
@@ -73,7 +86,7 @@ def test_every_free_setting_and_no_other_is_a_flag_of_resume(name: str) -> None:
     assert flags == {setting.name for setting in settings(name) if setting.free}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH_KIND)
 def test_every_fixed_setting_is_refused_on_resume_with_the_command_of_a_new_run(
     name: str, tmp_path: Path
 ) -> None:

@@ -6,13 +6,20 @@ import time
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 from serving import Client
 
 
 @pytest.fixture(scope="module")
-def client(served: Client) -> Any:
+def openai() -> Any:
+    """Imported here: it takes a second, which every worker would spend on its collection."""
+    import openai
+
+    return openai
+
+
+@pytest.fixture(scope="module")
+def client(openai: Any, served: Client) -> Any:
     url = f"http://127.0.0.1:{served.access.port}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         yield client
@@ -103,7 +110,7 @@ def test_embeddings(client: Any, served: Client) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-def test_videos(client: Any, served: Client) -> None:
+def test_videos(client: Any, served: Client, openai: Any) -> None:
     more = {"seed": 4, "steps": 2}
     begun = client.videos.create(model="video_maskgit", prompt="a star", extra_body=more)
     while (video := client.videos.retrieve(begun.id)).status == "in_progress":
@@ -117,7 +124,7 @@ def test_videos(client: Any, served: Client) -> None:
         client.videos.retrieve(video.id)
 
 
-def test_refusals_are_errors_of_the_client(client: Any) -> None:
+def test_refusals_are_errors_of_the_client(client: Any, openai: Any) -> None:
     with pytest.raises(openai.NotFoundError, match="there are image_flow, maskgit"):
         client.images.generate(model="dall-e-3", prompt="a star")
     with pytest.raises(openai.BadRequestError, match="32 at most"):

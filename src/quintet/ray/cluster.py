@@ -1,5 +1,6 @@
 """Ray itself, what runs in its tasks, and how many processes train."""
 
+import importlib
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ def connected() -> Any:
     """Ray, connected to the cluster of RAY_ADDRESS or of this machine."""
     try:
         import ray
-        import ray.train.torch
+
+        importlib.import_module("ray.train.torch")  # not loaded until it is named
     except ImportError as error:
         raise ImportError("Ray needs an extra: pip install 'quintet[ray]'") from error
     if not ray.is_initialized():

@@ -33,7 +33,7 @@ MAY_PASS = ("another process of this run has ended", "is being trained by")
 
 def work(config: Mapping[str, Any]) -> dict[str, Any]:
     """Train to the end, and return the last metrics."""
-    logging.getLogger("ray.train").setLevel(logging.WARNING)  # it would repeat every report
+    logging.getLogger().setLevel(logging.WARNING)  # Ray would repeat every report
     kind = type(rooms.recipe_function(config["name"])())
     recipe = from_json(kind, config["recipe"])
     reports = Reports(distributed_c10d._get_default_store(), dist.get_rank())

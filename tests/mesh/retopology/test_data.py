@@ -111,6 +111,20 @@ def test_a_clean_mesh_without_its_scan_is_named(pairs: Path) -> None:
         open_scans(recipe(data=str(pairs), meshes=meshes), "train")
 
 
+def test_validation_meshes_have_clean_samples_in_the_box_of_the_mesh() -> None:
+    noisy = dataclasses.replace(recipe(), scans=ScanConfig(clean=0, noise=0.2, holes=0, remesh=0))
+    source = open_data(None, noisy.meshes, "valid", 0)
+    for index in range(5):
+        item = open_scans(noisy, "valid").keyed(index, None)
+        points = item["points"][:, :3]
+        assert torch.equal(points.abs().amax(), torch.tensor(0.95))
+        vertices = source.keyed(index, None)["vertices"]
+        sides = vertices.amax(0) - vertices.amin(0)
+        torch.testing.assert_close(points.amax(0) - points.amin(0), sides, atol=1e-5, rtol=0)
+        item = open_scans(noisy, "train").keyed(index, Key(0, 0, index))
+        assert gap(item) > 0.1
+
+
 def test_what_is_cut_off_moves_the_box() -> None:
     points = np.array([[0, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 1.0]])
     moved, vertices = boxed(points, np.array([[1.0, 0, 0], [3, 0, 0]]))

@@ -22,10 +22,13 @@ from quintet.mesh.data import open_data
 from quintet.mesh.geometry import EXTENT, Floats, numbered
 from quintet.mesh.retopology.codes import codes_of
 from quintet.mesh.retopology.config import RetopologyRecipe
+from quintet.mesh.retopology.scan_config import ScanConfig
 from quintet.mesh.retopology.scans import scan
 from quintet.mesh.transformer.data import pack
 from quintet.shared.code_cache import OfSource, VariantKey
 
+CLEAN_SCANS = ScanConfig(remesh=0, holes=0, noise=0)
+"""Validation meshes have clean samples, from which the original can be told exactly."""
 CLEAN, DENSE = "clean", "dense"
 """Folders of pairs: files of the same name, without the suffix."""
 
@@ -50,7 +53,8 @@ class Scans(OfSource):
         if self.dense is not None:
             points = self._paired(index, self.dense, rng)
         else:
-            points = scan(vertices, faces, model.points, rng, self.recipe.scans)
+            scans = self.recipe.scans if key is not None else CLEAN_SCANS
+            points = scan(vertices, faces, model.points, rng, scans)
         if key is not None:
             points, vertices, faces = self._augmented(points, vertices, faces, key)
         points, vertices = boxed(points, vertices)

@@ -27,8 +27,7 @@ def scan(
     points, triangles = np.asarray(vertices, np.float64), np.asarray(faces, np.int64)
     is_clean = rng.random() < config.clean or not (config.remesh or config.holes or config.noise)
     if is_clean:
-        samples = sample_surface(points, triangles, count, rng)
-        return np.concatenate(samples[:2], axis=1).astype(np.float32)
+        return np.concatenate(_samples(points, triangles, count, rng), axis=1).astype(np.float32)
     side = float(np.ptp(points[triangles.reshape(-1)], axis=0).max())
     if rng.random() < config.remesh:
         low, high = log(config.min_resolution), log(config.max_resolution)
@@ -38,11 +37,11 @@ def scan(
     removed = config.holes * rng.random()
     whole = ceil(count / (1 - removed))
     if rng.random() < config.uneven:
-        at, normals, _ = sample_surface(points, triangles, SPARE * whole, rng)
+        at, normals = _samples(points, triangles, SPARE * whole, rng)
         picked = _unevenly(at / side, whole, rng)
         at, normals = at[picked], normals[picked]
     else:
-        at, normals, _ = sample_surface(points, triangles, whole, rng)
+        at, normals = _samples(points, triangles, whole, rng)
     remaining = _outside_balls(at, count, rng)
     at, normals = at[remaining], normals[remaining]
     if config.noise:
@@ -51,6 +50,24 @@ def scan(
         normals += noise[1] * (config.normal_noise * rng.random() ** 2)
         normals /= np.sqrt(np.maximum(_squared(normals), 1e-9))[:, None]
     return np.concatenate([at, normals], axis=1).astype(np.float32)
+
+
+def _samples(
+    vertices: Floats, faces: Ints, count: int, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Points and normals, the outermost vertices among them: their box is that of the surface, as
+    of the many points that a user gives."""
+    points, normals, _ = sample_surface(vertices, faces, count, rng)
+    corners = vertices[faces].reshape(-1, 3)
+    outer = np.concatenate((corners.argmin(0), corners.argmax(0)))
+    a, b, c = vertices[faces[outer // 3]].swapaxes(0, 1)
+    across = np.cross(b - a, c - a)
+    lengths = np.linalg.norm(across, axis=1)
+    has_area = lengths > 0
+    rows = rng.permutation(count)[: len(outer)][has_area]
+    points[rows] = corners[outer[has_area]]
+    normals[rows] = across[has_area] / lengths[has_area, None]
+    return points, normals
 
 
 def smoothed(vertices: Floats, faces: Ints) -> Floats:
