@@ -45,17 +45,17 @@ def main(arguments: list[str] | None = None, run: Callable[[list[str]], int] | N
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     words = list(sys.argv[1:] if arguments is None else arguments)
     with protected():
-        status = answered(words, run or run_command)
+        status = answered(words, run)
         sys.stdout.flush()
     sys.exit(status)
 
 
-def answered(arguments: list[str], run: Callable[[list[str]], int]) -> int:
-    """Run a command; its errors become sentences and exit statuses."""
+def answered(arguments: list[str], run: Callable[[list[str]], int] | None = None) -> int:
+    """Run a command, or by `run` one of another entry; errors become sentences and statuses."""
     debug = "--debug" in arguments
     arguments = [word for word in arguments if word != "--debug"]
     try:
-        return run(arguments)
+        return (run or run_command)(arguments)
     except (RunError, ConfigError, BadFile, Incompatible) as error:
         if debug:
             raise

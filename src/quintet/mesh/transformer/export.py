@@ -60,7 +60,7 @@ class TracedFace(FaceGenerator):
         self.tokens = model.config.tokens_per_face
         self.coarse, self.fine = [*model.coarse], [*model.fine]
         self.fine_positions = [None] * self.tokens  # type: ignore[assignment]
-        self.sampling: Any = SimpleNamespace(distinct=not model.config.pointers)
+        self.sampling: Any = SimpleNamespace(distinct=not model.config.pointers, ordered=False)
         heads, head_dim = self.config.fine_heads, self.config.fine_head_dim
         none = model.start.new_zeros(inputs["rows"].shape[0], heads, 0, head_dim)
         self.pasts = [Past(none, none) for _ in self.fine]
