@@ -172,6 +172,17 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             },
         ),
     ),
+    "music/codec_tiny": (
+        Panel(
+            "training errors",
+            {"codec/mel": "log-mels", "codec/waveform": "samples"},
+            logarithmic=True,
+        ),
+        Panel(
+            "validation error of log-mels",
+            {"val/mel_error": "codec", "val/mel_error_silence": "silence"},
+        ),
+    ),
     "music/mulan_tiny": (
         Panel("training loss", {"mulan/loss": "both ways, of the global batch"}),
         Panel(

@@ -39,6 +39,11 @@ def vae() -> Any:
 
 
 @cache
+def codec() -> Any:
+    return quintet.Codec(dim=8, strides=(8, 8, 10), latent_channels=4)
+
+
+@cache
 def mulan() -> Any:
     small = {"dim": 16, "layers": 1, "heads": 1, "text_dim": 16, "text_layers": 1, "text_heads": 1}
     return quintet.MuLaN(None, sample_rate=8000, n_fft=256, hop_length=128, n_mels=32, **small)

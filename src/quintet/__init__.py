@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from quintet.mesh.retopology.trainer import RetopologyTrainer
     from quintet.mesh.transformer.model import MeshTransformer
     from quintet.mesh.transformer.trainer import MeshTransformerTrainer
+    from quintet.music.codec.model import Codec
+    from quintet.music.codec.trainer import CodecTrainer
     from quintet.music.mulan.model import MuLaN
     from quintet.music.mulan.trainer import MuLaNTrainer
     from quintet.rooms import load
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 
 _PLACES = {
+    "Codec": "quintet.music.codec.model",
+    "CodecTrainer": "quintet.music.codec.trainer",
     "ConditionalFlowMatcherWrapper": "quintet.compat.names",
     "ImageFlow": "quintet.image.flow.model",
     "ImageDecoderTrainer": "quintet.image.adopt.trainer",
@@ -79,6 +83,8 @@ _PLACES = {
 }
 
 __all__ = [
+    "Codec",
+    "CodecTrainer",
     "ConditionalFlowMatcherWrapper",
     "ImageDecoderTrainer",
     "ImageFlow",

@@ -25,22 +25,27 @@ def partial_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid4().hex[:8]}.writing")
 
 
-def atomic_write(path: Path | str, content: bytes, sync: bool = True) -> None:
-    """Write a file; `sync=False` for content that is verified on reading or cheap to rebuild."""
-    path = Path(path)
+@contextmanager
+def atomic_path(path: Path, sync: bool = True) -> Generator[Path]:
+    """Yield a partial name for a file that becomes `path` on success and is removed on failure."""
     partial = partial_name(path)
     if _marked is not None and sync:
         mark_output(path)
     try:
-        with open(partial, "xb") as file:
-            file.write(content)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
+        yield partial
         rename(partial, path, sync)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def atomic_write(path: Path | str, content: bytes, sync: bool = True) -> None:
+    """Write a file; `sync=False` for content that is verified on reading or cheap to rebuild."""
+    with atomic_path(Path(path), sync) as partial, open(partial, "xb") as file:
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 OUTPUTS = ".quintet-outputs"

@@ -20,6 +20,7 @@ TRAINERS = [
     if name.endswith("Trainer") and getattr(quintet, name).name  # others train no recipe of a name
 ]
 MODELS: dict[str, tuple[Callable[[], Any], set[str]]] = {
+    "CodecTrainer": (small.codec, set()),
     "ImageFlowFewTrainer": (small.image_flow, {"teacher", "images.size"}),
     "ImageFlowTrainer": (small.image_flow, {"tokenizer", "images.size"}),
     "MaskGitTrainer": (small.maskgit, {"tokenizer", "images.size"}),

@@ -312,6 +312,7 @@ LEFT_OUT = {
     "image/flow_tiny",
     "mesh/autoencoder_compact_tiny",
     "mesh/retopology_tiny",
+    "music/codec_tiny",
     "speech/vocoder_tiny",
     "video/autoencoder_tiny",
     "video/flow_few_tiny",

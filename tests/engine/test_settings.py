@@ -39,6 +39,7 @@ TRAINERS = {
     "mesh/autoencoder": "MeshAutoencoderTrainer",
     "mesh/retopology": "RetopologyTrainer",
     "mesh/transformer": "MeshTransformerTrainer",
+    "music/codec": "CodecTrainer",
     "music/mulan": "MuLaNTrainer",
     "speech/vocoder": "VocoderTrainer",
     "speech/voicebox": "VoiceBoxTrainer",

@@ -49,6 +49,7 @@ SAYS = {
         r"a clip of 21 frames is 11 x 8 x 8 ids\n"
         r"mean error of a pixel: 0\.\d+; of the clip's mean colour: 0\.\d+\n",
     ),
+    "codec": ([""], r"a copy of 0\.60 seconds by 12 x 8 numbers, error of log-mels \d+\.\d\d\n"),
     "vocoder": ([""], r"a copy of 1\.00 seconds, loudness \d\.\d\d\n"),
     "voicebox": ([""], r"said\.wav says 'aiueo' in \d\.\d\d seconds\n"),
     "vqgan": (
@@ -78,7 +79,7 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-LONG = ["flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "retopology", "video_flow"]
+LONG = ["codec", "flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "retopology", "video_flow"]
 LONG += ["video_maskgit", "video_tokenizer", "vocoder", "voicebox"]
 NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
 

@@ -39,7 +39,7 @@ FACTS = {
     "si_sdr": {"what": "scale-invariant signal-to-distortion ratio, dB"},
     "kbit_per_second": {"bits": "log2(codebook size) for each id, without entropy coding"},
     "latents_per_second": {"numbers": "continuous, fp32; bits are not counted"},
-    "codes_used": {"share": "codes that occur in any sound, of all codebooks"},
+    "codes_used": {"share": "codes that occur in any sound, of all codebooks or digits of ids"},
 }
 
 
@@ -102,13 +102,19 @@ class _Trial:
     spent: list[float] = field(default_factory=list[float])
     """Milliseconds for a second of each sound."""
     numbers: int = 0
-    """Ids or latents of all sounds."""
+    """Latents of all sounds."""
+    frames: int = 0
+    """Frames of all sounds, of codecs with ids."""
 
     def __post_init__(self) -> None:
         self.device = next(self.codec.parameters()).device
         quantiser = self.codec.quantiser
-        shape = (quantiser.count, quantiser.codebook_size) if quantiser.discrete else (0, 0)
-        self.used = torch.zeros(shape, dtype=torch.bool, device=self.device)
+        self.bases: tuple[int, ...] = ()
+        """Sizes of all codebooks; digits of an id count as codebooks."""
+        if quantiser.discrete:
+            count = getattr(quantiser, "count", 1)
+            self.bases = quantiser.digits or (quantiser.codebook_size,) * count
+        self.used = [torch.zeros(n, dtype=torch.bool, device=self.device) for n in self.bases]
 
     def add(self, path: Path, seconds: float, reference: Samples, mel: LogMel, rate: int) -> None:
         codec = self.codec
@@ -143,14 +149,24 @@ class _Trial:
             result = self.codec(part)
             parts.append(result.output)
             if counted and self.codec.quantiser.discrete:
-                self.numbers += result.ids.numel()
-                for row, ids in zip(self.used, result.ids[0]):
+                self.frames += result.ids.shape[-1]
+                for row, ids in zip(self.used, self.split(result.ids[0])):
                     row[ids] = True
             elif counted:
                 self.numbers += math.prod(self.codec.latent_shape(tuple(part.shape[1:])))
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return torch.cat(parts, -1)
+
+    def split(self, ids: Tensor) -> list[Tensor]:
+        """(codebooks, frames), or the digits of (frames,)."""
+        if ids.ndim > 1:
+            return [*ids]
+        digits: list[Tensor] = []
+        for base in self.bases:
+            digits.append(ids % base)
+            ids = ids // base
+        return digits
 
     def judged(self, receipt: Callable[[str, dict[str, str]], Receipt]) -> Judged:
         scores: dict[str, Score] = {}
@@ -163,14 +179,13 @@ class _Trial:
             facts = FACTS.get(name) or {**timing(self.device, "sounds"), **about}
             scores[name] = Score(value, None, None, receipt(name, facts))
         weights = bytes(weights_digest(self.codec).tolist()).hex()[:16]
-        size = self.used.shape[1] or None
+        size = self.codec.quantiser.codebook_size if self.bases else None
         return Judged(self.name, weights, self.codec.hop, size, scores)
 
     def values(self) -> dict[str, float]:
         speed = {"ms_per_second": float(np.median(self.spent))}
-        rate = self.numbers / self.seconds
-        if not self.codec.quantiser.discrete:
-            return {"latents_per_second": rate, **speed}
-        bits = rate * math.log2(self.used.shape[1])
-        used = self.used.float().mean().item()
+        if not self.bases:
+            return {"latents_per_second": self.numbers / self.seconds, **speed}
+        bits = sum(map(math.log2, self.bases)) * self.frames / self.seconds
+        used = torch.cat(self.used).float().mean().item()
         return {"kbit_per_second": bits / 1000, **speed, "codes_used": used}

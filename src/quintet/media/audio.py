@@ -6,7 +6,7 @@ first use; writing needs neither.
 """
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from math import ceil
@@ -213,12 +213,7 @@ def _refuse_peak(path: Path, peak: float, first: float, last: float) -> None:
 def _resampled(samples: Samples, source: int, rate: int, count: int) -> Samples:
     """Samples at another rate, cut or padded to `count`."""
     if source != rate:
-        try:
-            import soxr
-        except ImportError as error:
-            hint = "resampling needs soxr: pip install 'quintet[audio]'"
-            raise ImportError(hint) from error
-        samples = soxr.resample(samples, source, rate)
+        samples = _soxr().resample(samples, source, rate)
     out = np.zeros((count, *samples.shape[1:]), np.float32)
     out[: len(samples)] = samples[:count]
     return out
@@ -282,6 +277,45 @@ def read_audio(
     if not silent:
         refuse_silence(path, sound)
     return converted(sound, rate, seconds, channels, narrow)
+
+
+def audio_blocks(
+    path: Path | str,
+    *,
+    rate: int,
+    channels: int = 1,
+    caps: AudioCaps = AudioCaps(),  # noqa: B008
+) -> Iterator[Samples]:
+    """A whole file in blocks (n, channels), so that hours of it need little memory; silence is no
+    error. Together they are what `read_audio` returns, but for the last bits of the resampler."""
+    path = as_path(path)
+    with _opened(path, caps) as file:
+        mix = channels == 1 or file.channels != channels
+        width, left = (1 if mix else channels), length_at(rate, file.frames / file.samplerate)
+        stream = _resampler(file.samplerate, rate, width)
+        for block in _blocks(path, file, 0, file.frames, mix):
+            samples = stream(block.reshape(-1, width), False)[:left]
+            left -= len(samples)
+            yield np.repeat(samples, channels // width, axis=1)
+        rest = stream(np.zeros((0, width), np.float32), True)
+        rest = np.concatenate((rest, np.zeros((left, width), np.float32)))[:left]
+        yield np.repeat(rest, channels // width, axis=1)
+
+
+def _resampler(source: int, rate: int, width: int) -> Callable[[Samples, bool], Samples]:
+    """Takes blocks (n, width), and whether it is the last."""
+    if source == rate:
+        return lambda block, last: block
+    return _soxr().ResampleStream(source, rate, width, dtype="float32").resample_chunk
+
+
+def _soxr() -> Any:
+    try:
+        import soxr
+    except ImportError as error:
+        hint = "resampling needs soxr: pip install 'quintet[audio]'"
+        raise ImportError(hint) from error
+    return soxr
 
 
 def decode_audio(path: Path | str, caps: AudioCaps, channels: int = 1) -> Sound:

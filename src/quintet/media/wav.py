@@ -13,6 +13,10 @@ MOST_CHANNELS = 8
 """Limit when writing: an array with more has its axes swapped."""
 
 
+MOST_BYTES = 2**32 - 2**10
+"""A WAV file counts its bytes with 32 bits."""
+
+
 class Clipping(NamedTuple):
     """Samples beyond full scale, limited to it in the file."""
 

@@ -39,23 +39,45 @@ from quintet.nn.adversarial.sounds import (
     period_discriminator,
     resolution_discriminator,
 )
-from quintet.nn.spectral_errors import LogMels, mel_errors, si_sdr, stft_errors
-from quintet.nn.spectrogram import LogMel
+from quintet.nn.spectral_errors import (
+    copy_errors,
+    log_mels,
+    mel_errors,
+    si_sdr,
+    stft_errors,
+)
 from quintet.shared import segments
 from quintet.shared.exhibits import Sounds
 from quintet.shared.tokenizer.task import channels_last
 
-SCALES = (256, 512, 1024, 2048)
-"""Window lengths of the log-mels, in samples; each has a sixteenth as many bins."""
-FLOOR = 1e-5
-"""The least magnitude of the log-mels."""
-WAVEFORM_WEIGHT = 0.1
-"""Weight of the mean absolute error of samples, relative to that of log-mels."""
 RESOLUTION_WEIGHT = 0.1
 """Weight of the resolution discriminator, relative to the period discriminator."""
 SHOWN = 3
 """Recordings in the exhibits of an evaluation."""
 PERIODS, WINDOWS = "period_discriminator", "resolution_discriminator"
+
+
+def segments_of(recipe: CodingRecipe, model: Any) -> segments.Segments:
+    """Segments of training and validation, in whole frames of a codec."""
+    lengths = (_length(recipe, model, name) for name in ("seconds", "valid_seconds"))
+    return segments.Segments(*lengths, model.sample_rate, model.channels)
+
+
+def _length(recipe: CodingRecipe, model: Any, name: str) -> int:
+    seconds, hop, chunk = getattr(recipe.sounds, name), model.hop, model.chunk
+    length = round(seconds * model.sample_rate / hop) * hop
+    least = max(recipe.discriminators.windows)
+    if chunk is not None and length > chunk:
+        raise RunError(
+            f"this {model.config.class_name} encodes {chunk / model.sample_rate:g} s at once; set"
+            f" --sounds.{name.replace('_', '-')} to that or less"
+        )
+    if length < least:
+        raise RunError(
+            f"{seconds:g} s are shorter than a window of {least} samples; raise"
+            f" --sounds.{name.replace('_', '-')}"
+        )
+    return length
 
 
 class CodingTask(Task):
@@ -68,19 +90,14 @@ class CodingTask(Task):
     def __init__(self, recipe: CodingRecipe, model: Any, sets: Any = None) -> None:
         self.recipe, self.model = recipe, model
         self.sets: dict[str, Any] = {} if sets is None else sets
-        rate = self.model.sample_rate
-        self.segments = segments.Segments(
-            self._length("seconds"), self._length("valid_seconds"), rate, self.model.channels
-        )
-        scales = [
-            LogMel(rate, size, size // 4, size // 16, power=1.0, floor=FLOOR) for size in SCALES
-        ]
-        self.mel = scales[-1]
+        self.segments = segments_of(recipe, model)
+        scales = log_mels(model.sample_rate)
+        self.mel: Any = scales.scales[-1]
         losses = recipe.losses
         self.balancer = Balancer(share=losses.adversarial_share, cap=losses.adversarial_cap)
         self.parts = {
             self.main: Part(self.model, recipe.optim, extra_state=self.balancer),
-            "log_mels": Part(LogMels(scales), compiles=False),
+            "log_mels": Part(scales, compiles=False),
         }
         self.trained = When(start=recipe.codec_start)
         self.updates = [Update(self.main, each(self.codec_loss), self.trained)]
@@ -98,24 +115,6 @@ class CodingTask(Task):
             loss = each(partial(self.discriminator_loss, name))
             self.updates.append(Update(name, loss, When(start=start)))
         self.monitors = self._monitors()
-
-    def _length(self, name: str) -> int:
-        """Whole frames of the codec."""
-        seconds, hop, chunk = getattr(self.recipe.sounds, name), self.model.hop, self.model.chunk
-        length = round(seconds * self.model.sample_rate / hop) * hop
-        least = max(self.recipe.discriminators.windows)
-        if chunk is not None and length > chunk:
-            whole = chunk / self.model.sample_rate
-            raise RunError(
-                f"this {self.model.config.class_name} encodes {whole:g} s at once; set"
-                f" --sounds.{name.replace('_', '-')} to that or less"
-            )
-        if length < least:
-            raise RunError(
-                f"{seconds:g} s are shorter than a window of {least} samples; raise"
-                f" --sounds.{name.replace('_', '-')}"
-            )
-        return length
 
     def _monitors(self) -> list[Monitor]:
         begun = self.recipe.codec_start + self.recipe.optim.warmup_steps
@@ -156,10 +155,8 @@ class CodingTask(Task):
         if context.due(self.adversarial):
             fake, judged = self.balancer.split(fake)
             deceived = self._deception(nets, real, judged)
-        pairs = zip(nets["log_mels"](real), nets["log_mels"](fake))
-        mel = torch.stack([(a - b).abs().mean() for a, b in pairs]).mean()
-        waveform = (real - fake).abs().mean()
-        loss = mel + WAVEFORM_WEIGHT * waveform + copy.quantiser_loss
+        mel, waveform = copy_errors(nets["log_mels"], real, fake)
+        loss = mel + self.recipe.losses.waveform * waveform + copy.quantiser_loss
         metrics = {"mel": mel, "waveform": waveform, "quantiser": copy.quantiser_loss}
         metrics |= {"loudness": loudness, **deceived}
         if copy.kl is not None:
@@ -210,17 +207,20 @@ class CodingTask(Task):
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
         real = self.real(batch)
         copy = nets[self.main](real)
+        rows = self.errors(real, copy.output, batch) | self.model.quantiser.rows(copy)
+        return {name: Rows(value) for name, value in rows.items()}
+
+    def errors(self, real: Tensor, fake: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """(b,) each, the mean over channels."""
         count, channels = real.shape[:2]
         lengths = batch.data["lengths"].repeat_interleave(channels)
-        flat, fake = real.flatten(0, 1), copy.output.flatten(0, 1)
+        sounds = real.flatten(0, 1), fake.flatten(0, 1), lengths
         values = {
-            "mel_error": mel_errors(flat, fake, lengths, self.mel),
-            "stft_error": stft_errors(flat, fake, lengths),
-            "si_sdr": si_sdr(flat, fake, lengths),
+            "mel_error": mel_errors(*sounds, self.mel),
+            "stft_error": stft_errors(*sounds),
+            "si_sdr": si_sdr(*sounds),
         }
-        rows = {name: Rows(value.view(count, -1).mean(1)) for name, value in values.items()}
-        codes = self.model.quantiser.rows(copy)
-        return {**rows, **{name: Rows(value) for name, value in codes.items()}}
+        return {name: value.view(count, -1).mean(1) for name, value in values.items()}
 
     def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
         others = dict(rows)

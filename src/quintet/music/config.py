@@ -68,6 +68,8 @@ class CodecDataConfig(SegmentDataConfig):
 class CodecLossConfig:
     """Losses of a codec."""
 
+    waveform: float = 0.1
+    """Weight of the mean absolute error of samples, relative to that of log-mels."""
     adversarial: Literal["none", "hinge"] = "hinge"
     """Adversarial loss; none trains without discriminators."""
     adversarial_from: float = 0.1
@@ -82,6 +84,7 @@ class CodecLossConfig:
     def __post_init__(self) -> None:
         require_choices(self)
         require_finite(self)
+        require(self.waveform >= 0, "waveform", self.waveform, "0 or more")
         start = self.adversarial_from
         require(0 <= start <= 1, "adversarial_from", start, "a fraction between 0 and 1")
         require(self.adversarial_share > 0, "adversarial_share", self.adversarial_share, "above 0")

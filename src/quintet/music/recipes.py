@@ -5,7 +5,8 @@ from dataclasses import replace
 from quintet.engine.config import OptimizerConfig
 from quintet.music.adopt.config import CodecAdoptRecipe
 from quintet.music.clap.config import ClapRecipe
-from quintet.music.config import CodecDataConfig, MusicDataConfig
+from quintet.music.codec.config import WAVEFORM, CodecConfig, CodecRecipe
+from quintet.music.config import CodecDataConfig, CodecLossConfig, MusicDataConfig
 from quintet.music.mulan.config import MuLaNConfig, MuLaNRecipe
 from quintet.shared.config import SoundDiscriminatorConfig
 
@@ -109,6 +110,78 @@ def mulan_large() -> MuLaNRecipe:
             weight_decay=0.1,
             final_lr_ratio=0.05,
             ema_decay=0.9995,
+        ),
+    )
+
+
+def codec() -> CodecRecipe:
+    """A codec of 32 kHz mono, 32 numbers for each of 50 frames a second; for one GPU."""
+    return CodecRecipe(
+        steps=5000,
+        batch_size=32,
+        workers=14,
+        evaluate_every=2500,
+        save_every=1000,
+        model=CodecConfig(),
+        sounds=CodecDataConfig(seconds=0.5, builtin_count=4000, valid_limit=64),
+        losses=CodecLossConfig(waveform=WAVEFORM, adversarial_from=0.3),
+        discriminators=SoundDiscriminatorConfig(period_dim=16),
+        optim=OptimizerConfig(
+            learning_rate=4e-4, betas=(0.8, 0.99), warmup_steps=200, ema_decay=0.998
+        ),
+        discriminator_optim=OptimizerConfig(
+            learning_rate=2e-4, warmup_steps=100, betas=(0.8, 0.99), ema_decay=0.0
+        ),
+    )
+
+
+def codec_tiny() -> CodecRecipe:
+    """A small codec of 16 kHz mono; five minutes on two CPU cores."""
+    return CodecRecipe(
+        steps=500,
+        batch_size=12,
+        precision="fp32",  # at this width a CPU loses more time in casts than it gains
+        workers=1,
+        evaluate_every=250,
+        save_every=250,
+        model=CodecConfig(sample_rate=16_000, dim=24, strides=(5, 4, 4, 4)),
+        sounds=CodecDataConfig(seconds=0.5, builtin_count=500, valid_limit=16),
+        losses=CodecLossConfig(waveform=WAVEFORM, adversarial_from=0.8),
+        discriminators=SoundDiscriminatorConfig(
+            periods=(2, 5), period_dim=4, windows=(1024,), window_dim=8
+        ),
+        optim=OptimizerConfig(
+            learning_rate=2e-3, betas=(0.8, 0.99), warmup_steps=50, ema_decay=0.98
+        ),
+        discriminator_optim=OptimizerConfig(
+            learning_rate=2e-4, warmup_steps=20, betas=(0.8, 0.99), ema_decay=0.0
+        ),
+    )
+
+
+def codec_large() -> CodecRecipe:
+    """A codec of 44.1 kHz stereo, 64 numbers for 86 frames a second; days on one H200 (136 M)."""
+    return CodecRecipe(
+        steps=250_000,
+        batch_size=16,
+        accumulate=4,
+        workers=14,
+        log_every=50,
+        evaluate_every=5000,
+        save_every=1000,
+        model=CodecConfig(
+            sample_rate=44_100, channels=2, dim=128, strides=(2, 4, 8, 8), latent_channels=64
+        ),
+        sounds=CodecDataConfig(seconds=0.5, builtin_count=4000, valid_limit=256),
+        optim=OptimizerConfig(
+            learning_rate=1e-4,
+            betas=(0.8, 0.99),
+            warmup_steps=2000,
+            final_lr_ratio=0.05,
+            ema_decay=0.9995,
+        ),
+        discriminator_optim=OptimizerConfig(
+            learning_rate=1e-4, warmup_steps=2000, betas=(0.8, 0.99), ema_decay=0.0
         ),
     )
 

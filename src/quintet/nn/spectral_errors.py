@@ -1,6 +1,6 @@
 """Spectra that copies are compared by. Shapes: b sounds of n samples, m bins, t frames."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,10 @@ WINDOWS = (512, 1024, 2048)
 """Window lengths of the STFT error, in samples."""
 FLOOR = 1e-3
 """The least magnitude in it; quieter ones are all alike."""
+SCALES = (256, 512, 1024, 2048)
+"""Window lengths of the log-mels, in samples; each has a sixteenth as many bins."""
+LOG_MEL_FLOOR = 1e-5
+"""The least magnitude of the log-mels."""
 
 
 class LogMels(nn.Module):
@@ -24,6 +28,24 @@ class LogMels(nn.Module):
 
     def forward(self, sounds: Tensor) -> list[Tensor]:
         return [scale(sounds) for scale in self.scales]
+
+
+def log_mels(rate: int) -> LogMels:
+    """Those that copies are trained by; the last has the longest window."""
+    return LogMels(
+        [
+            LogMel(rate, size, size // 4, size // 16, power=1.0, floor=LOG_MEL_FLOOR)
+            for size in SCALES
+        ]
+    )
+
+
+def copy_errors(
+    mels: Callable[[Tensor], list[Tensor]], real: Tensor, fake: Tensor
+) -> tuple[Tensor, Tensor]:
+    """L1 of log-mels, averaged over scales, and of samples: 0-dim each."""
+    mel = torch.stack([(a - b).abs().mean() for a, b in zip(mels(real), mels(fake))]).mean()
+    return mel, (real - fake).abs().mean()
 
 
 def mel_errors(real: Tensor, fake: Tensor, lengths: Tensor, mel: LogMel) -> Tensor:

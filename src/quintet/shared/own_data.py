@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quintet.engine.data.source import as_source
 from quintet.engine.keys import Key
+from quintet.media.audio import LOUDEST, SILENCE
 
 
 class OwnData:
@@ -112,3 +113,23 @@ def as_mono(value: Any, what: str) -> Tensor:
     if sound.ndim != 1 or not len(sound):
         raise TypeError(f"{what} has shape {tuple(value.shape)}; give (n,) or (channels, n)")
     return sound
+
+
+def as_sound(value: Any, channels: int, what: str) -> Tensor:
+    """Samples (n,), or (n, channels) of several; neither silent nor far beyond full scale."""
+    given = as_tensor(value)
+    if channels > 1 and isinstance(given, Tensor) and given.shape[:-1] == (channels,):
+        sound = torch.stack([as_mono(row, what) for row in given], 1)
+    else:  # mixed, and repeated
+        sound = as_mono(given, what)
+        sound = sound if channels == 1 else sound[:, None].expand(-1, channels)
+    check_level(sound, what)
+    return sound
+
+
+def check_level(sound: Tensor, what: str) -> None:
+    peak = sound.abs().max().item()
+    if not peak <= LOUDEST:
+        raise ValueError(f"{what} reaches {peak:.3g}, where 1 is full scale")
+    if peak < SILENCE:
+        raise ValueError(f"{what} is silent")

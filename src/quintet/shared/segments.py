@@ -16,6 +16,7 @@ from quintet.media.audio import SUFFIXES, UNREAD, AudioCaps, Samples, probe, to_
 from quintet.media.splits import Builtin, InFolder, Key, Split
 from quintet.shared.audio_cache import AudioCache
 from quintet.shared.config import SegmentDataConfig
+from quintet.shared.own_data import OwnData, as_sound
 
 
 class Segments:
@@ -122,6 +123,28 @@ class BuiltinSegments(Builtin):
         audio = self.segments.cut(torch.tensor(wav), key)
         channels = self.segments.channels
         return {"audio": audio if channels == 1 else audio[:, None].expand(-1, channels)}
+
+
+class OwnSounds(OwnData):
+    """A user's own data set: items are sounds (n,) or (channels, n) at the rate of the model,
+    tuples that begin with one, or dicts."""
+
+    fields = {"audio": "audio", "wav": "audio", "wave": "audio"}
+    strict = False
+    items = "give a sound, a tuple that begins with one, or a dict with 'audio'"
+
+    def __init__(self, dataset: Any, segments: Segments):
+        super().__init__(dataset)
+        self.segments = segments
+
+    def positional(self, values: Sequence[Any], where: str) -> list[tuple[str, Any]]:
+        return [("audio", values[0])]
+
+    def sample(self, fields: dict[str, Any], where: str, key: Key | None) -> dict[str, Any]:
+        if "audio" not in fields:
+            raise TypeError(f"{where} has no audio; {self.items}")
+        sound = as_sound(fields["audio"], self.segments.channels, f"the audio of {where}")
+        return {"audio": self.segments.cut(sound, key)}
 
 
 def check_peak(sounds: Tensor) -> None:

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from quintet.engine.keys import Key
-from quintet.media.audio import LOUDEST, SILENCE
-from quintet.shared.own_data import OwnData, as_ids, as_mono, as_tensor, kind_of
+from quintet.shared.own_data import OwnData, as_ids, as_sound, as_tensor, kind_of
 from quintet.speech.data import Buckets
 
 
@@ -85,17 +83,13 @@ def as_audio(value: Any, width: int | None, where: str) -> Tensor:
     """(n,) samples, or (t, width) latents."""
     what = f"the audio of {where}"
     if width is None:
-        audio = as_mono(value, what)
-    else:
-        audio = as_tensor(value)
-        if not isinstance(audio, Tensor) or not audio.is_floating_point():
-            raise TypeError(f"{what} is {kind_of(audio)}; give floating-point latents")
-        audio = audio.detach().float()
-        if audio.ndim != 2 or audio.shape[1] != width or not len(audio):
-            raise TypeError(f"{what} has shape {tuple(audio.shape)}; give (t, {width})")
-    peak = audio.abs().max().item()
-    if not peak <= LOUDEST and (width is None or not np.isfinite(peak)):
-        raise ValueError(f"{what} reaches {peak:.3g}, where 1 is full scale")
-    if width is None and peak < SILENCE:
-        raise ValueError(f"{what} is silent")
+        return as_sound(value, 1, what)
+    audio = as_tensor(value)
+    if not isinstance(audio, Tensor) or not audio.is_floating_point():
+        raise TypeError(f"{what} is {kind_of(audio)}; give floating-point latents")
+    audio = audio.detach().float()
+    if audio.ndim != 2 or audio.shape[1] != width or not len(audio):
+        raise TypeError(f"{what} has shape {tuple(audio.shape)}; give (t, {width})")
+    if not audio.isfinite().all():
+        raise ValueError(f"{what} has values that are not finite")
     return audio

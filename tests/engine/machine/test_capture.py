@@ -42,6 +42,7 @@ RECIPES = (
     "mesh/autoencoder_tiny",
     "mesh/autoencoder_compact_tiny",
     "mesh/retopology_tiny",
+    "music/codec_tiny",
     "music/mulan_tiny",
     "speech/voicebox_tiny",
     "speech/vocoder_tiny",

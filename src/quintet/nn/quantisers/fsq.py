@@ -10,6 +10,7 @@ call: with gradient accumulation it is averaged over micro-batches, not taken ov
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -90,4 +91,7 @@ class FSQ(DiscreteBottleneck):
         return (2 * indices + 1) / self.levels - 1
 
     def indices_to_ids(self, indices: Tensor) -> Tensor:
-        return (indices.long() * self.basis).sum(-1)
+        digits = indices.long() * self.basis
+        if torch.compiler.is_exporting():  # onnxruntime would sum them as floating-point numbers
+            return reduce(torch.add, digits.unbind(-1))
+        return digits.sum(-1)

@@ -1,41 +1,16 @@
 """VocoderTrainer: training of the vocoder from Python."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from quintet.engine.keys import Key
 from quintet.engine.trainer import BaseTrainer
-from quintet.shared.own_data import OwnData
-from quintet.shared.segments import Segments
+from quintet.shared.segments import OwnSounds
 from quintet.speech import recipes
-from quintet.speech.own_data import as_audio
 from quintet.speech.vocoder.config import VocoderRecipe
 from quintet.speech.vocoder.data import open_data, segments
 from quintet.speech.vocoder.model import Vocoder
 from quintet.speech.vocoder.task import VocoderTask
-
-
-class OwnSounds(OwnData):
-    """Items are sounds (n,) or (channels, n) at the rate of the model, tuples that begin with one,
-    or dicts."""
-
-    fields = {"audio": "audio", "wav": "audio", "wave": "audio"}
-    strict = False
-    items = "give a sound, a tuple that begins with one, or a dict with 'audio'"
-
-    def __init__(self, dataset: Any, segments: Segments):
-        super().__init__(dataset)
-        self.segments = segments
-
-    def positional(self, values: Sequence[Any], where: str) -> list[tuple[str, Any]]:
-        return [("audio", values[0])]
-
-    def sample(self, fields: dict[str, Any], where: str, key: Key | None) -> dict[str, Any]:
-        if "audio" not in fields:
-            raise TypeError(f"{where} has no audio; {self.items}")
-        return {"audio": self.segments.cut(as_audio(fields["audio"], None, where), key)}
 
 
 class VocoderTrainer(BaseTrainer[Vocoder]):

@@ -1,0 +1,235 @@
+"""Codec: a convolutional autoencoder of sounds (EnCodec, arXiv 2210.13438; Descript audio codec,
+arXiv 2306.06546).
+
+Shapes: b sounds of n samples and c channels, (b, c, n); t frames of `factor` samples.
+
+A strided convolution takes the samples to the rate of the first stage: without units at the rate of
+the samples themselves, which would take half of the time. First and last layer are in fp32, because
+bf16 has eight bits and sounds sixteen.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quintet.compat.models import model_keywords
+from quintet.engine.settings import updated
+from quintet.music.codec.chunks import windows
+from quintet.music.codec.config import WAVEFORM, CodecConfig
+from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.quantisers.build import build_quantiser
+from quintet.nn.snake import Snake, SnakeUnit
+from quintet.nn.spectral_errors import LogMels, copy_errors, log_mels
+from quintet.shared.segments import check_peak
+from quintet.shared.tokenizer.config import TokenizerLossConfig
+from quintet.shared.tokenizer.model import PixelLoss, Reconstruction, TokenizerModel
+
+DILATIONS = (1, 3, 9)
+"""Of the residual units of a stage."""
+CHUNK = 500
+"""Frames of a chunk: ten seconds at 50 frames a second."""
+LOUDNESS = 0.15
+"""Root mean square of music, about."""
+BETWEEN, OUTER = 2, 4
+"""Kernels in strides, between stages and at the samples."""
+
+
+class Down(nn.Conv1d):
+    """(b, c, s t) -> (b, d, t); it sees `reach` samples on both sides of a frame."""
+
+    def __init__(self, dim: int, out: int, stride: int, kernel: int = BETWEEN) -> None:
+        super().__init__(dim, out, kernel * stride, stride)
+        self.spare = (kernel - 1) * stride
+        self.reach = kernel * stride
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(F.pad(input, (self.spare // 2, self.spare - self.spare // 2)))
+
+
+class Up(nn.ConvTranspose1d):
+    """(b, c, t) -> (b, d, s t)."""
+
+    def __init__(self, dim: int, out: int, stride: int, kernel: int = BETWEEN) -> None:
+        super().__init__(dim, out, kernel * stride, stride)
+        self.spare = (kernel - 1) * stride
+        self.reach = kernel
+
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        values = super().forward(input)
+        return values[..., self.spare // 2 : values.shape[-1] - self.spare + self.spare // 2]
+
+
+def units(dim: int) -> list[nn.Module]:
+    return [SnakeUnit(dim, dilation) for dilation in DILATIONS]
+
+
+class Codec(TokenizerModel):
+    """Built from a configuration, or from its fields as keywords. `codec.reconstruct(sounds)`
+    copies sounds of any length in bounded memory."""
+
+    Config = CodecConfig
+    what, positions = "sounds", "frames"
+    compared_on = "sounds"
+    chunk = None
+    """Sounds of any length are encoded at once."""
+
+    def __init__(self, config: CodecConfig | None = None, **keywords: Any) -> None:
+        nn.Module.__init__(self)
+        config = config or CodecConfig()
+        self.config = config = updated(config, model_keywords({}, keywords, config))
+        self.factor, widths = config.factor, config.widths
+        first, *strides = config.strides
+        self.stem = Down(config.channels, widths[0], first, OUTER)
+        down, up = units(widths[0]), units(widths[0])[::-1]
+        for stride, (narrow, wide) in zip(strides, pairwise(widths)):
+            down += [Snake(narrow), Down(narrow, wide, stride), *units(wide)]
+            up = [*units(wide)[::-1], Snake(wide), Up(wide, narrow, stride), *up]
+        last = widths[-1]
+        self.encoder = nn.Sequential(*down, Snake(last), nn.Conv1d(last, last, 3, padding=1))
+        self.quantiser = build_quantiser(config, last)
+        self.decoder = nn.Sequential(nn.Conv1d(last, last, 3, padding=1), *up, Snake(widths[0]))
+        self.head = Up(widths[0], config.channels, first, OUTER)
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Layers keep the variance of their inputs; of units little is added at first. Biases of the
+        first layer are as large as its outputs, so that loudness is seen in what follows, which
+        the norm before the bottleneck would take away."""
+        for layer in self.modules():
+            if isinstance(layer, (nn.Conv1d, nn.ConvTranspose1d)):
+                inputs = layer.in_channels * layer.kernel_size[0]
+                inputs //= layer.stride[0] if isinstance(layer, Up) else 1
+                nn.init.normal_(layer.weight, std=inputs**-0.5)
+                assert layer.bias is not None
+                nn.init.zeros_(layer.bias)
+        for unit in self.modules():
+            if isinstance(unit, SnakeUnit):
+                unit.last.weight.data.mul_(0.3)
+        nn.init.normal_(self.stem.bias, std=0.3)  # type: ignore[arg-type]
+        self.stem.weight.data.mul_(1 / LOUDNESS)
+        self.head.weight.data.mul_(LOUDNESS)
+
+    # -- what the training of codecs and their comparison ask ------------------------------------
+
+    @property
+    def sample_rate(self) -> int:
+        return self.config.sample_rate
+
+    @property
+    def channels(self) -> int:
+        return self.config.channels
+
+    @property
+    def hop(self) -> int:
+        """Samples of a frame."""
+        return self.factor
+
+    def grid(self, sounds: Tensor) -> tuple[int, ...]:
+        return (-(-sounds.shape[-1] // self.factor),)
+
+    def latent_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (self.config.latent_channels, -(-shape[-1] // self.factor))
+
+    def check(self, sounds: Tensor) -> None:
+        if sounds.ndim != 3 or sounds.shape[1] != self.channels or not sounds.is_floating_point():
+            given = f"{sounds.dtype} {tuple(sounds.shape)}"
+            raise ValueError(f"expected sounds (b, {self.channels}, n) in -1..1, not {given}")
+
+    # -- encoding and decoding -------------------------------------------------------------------
+
+    def encode(self, sounds: Tensor) -> Tensor:
+        """Sounds, padded to whole frames -> latents before the quantiser."""
+        self.check(sounds)
+        return self.encode_frames(F.pad(sounds, (0, -sounds.shape[-1] % self.factor)))
+
+    def encode_frames(self, sounds: Tensor) -> Tensor:
+        """Of sounds that are whole frames."""
+        with without_autocast(sounds):
+            first = self.stem(sounds.to(self.stem.weight.dtype))
+        return self.encoder(first)
+
+    def decode(self, values: Tensor) -> Tensor:
+        """Sounds of whole frames, not clamped."""
+        features = self.decoder(values)
+        with without_autocast(features):
+            return full_precision(self.head(features.to(self.head.weight.dtype)))
+
+    def forward(self, pixels: Tensor, noise: Tensor | None = None) -> Reconstruction:
+        """Copies of sounds, as long as these."""
+        result = super().forward(pixels, noise)
+        return result._replace(output=result.output[..., : pixels.shape[-1]])
+
+    @torch.no_grad()
+    def to_codes(self, pixels: Tensor, /) -> Tensor:
+        """Sounds (b, c, n) in -1..1 -> ids (b, t), or latents (b, channels, t); kl: the means."""
+        check_peak(pixels)
+        return self.quantiser.to_codes(self.encode(pixels))
+
+    @torch.no_grad()
+    def decode_from_codes(self, codes: Tensor) -> Tensor:
+        """Sounds of whole frames. They may be a little beyond -1..1, as files clip."""
+        self.quantiser.check(codes, self.positions)
+        return self.decode(self.quantiser.codes_to_values(codes))
+
+    def reconstruct(self, pixels: Tensor, /) -> Tensor:
+        """Copies, as long as the sounds."""
+        copies = torch.cat([*self.decode_chunks(self.encode_chunks([pixels]))], -1)
+        return copies[..., : pixels.shape[-1]]
+
+    # -- chunks ----------------------------------------------------------------------------------
+
+    @property
+    def margins(self) -> tuple[int, int]:
+        """Frames on both sides that the codes of a frame depend on, and the samples of one."""
+        reach = 0
+        for layer in [self.stem, *self.encoder][::-1]:
+            reach = reach * _stride(layer) + _reach(layer)
+        samples = 0
+        for layer in [*self.decoder, self.head][::-1]:
+            samples = -(-samples // _stride(layer)) + _reach(layer)
+        return -(-reach // self.factor), samples
+
+    def encode_chunks(self, parts: Iterable[Tensor], frames: int = CHUNK) -> Iterator[Tensor]:
+        """Codes of a sound that comes in parts (b, c, …), chunk by chunk. Together they are those
+        of the whole: every chunk is encoded with all that its codes depend on."""
+        margin = self.margins[0] * self.factor
+        for values, start, stop in windows(parts, frames * self.factor, margin):
+            first, last = start // self.factor, -(-stop // self.factor)
+            yield self.to_codes(values)[..., first:last]
+
+    def decode_chunks(self, parts: Iterable[Tensor], frames: int = CHUNK) -> Iterator[Tensor]:
+        """Sounds of codes that come in parts (b, …, frames), chunk by chunk."""
+        for codes, start, stop in windows(parts, frames, self.margins[1]):
+            yield self.decode_from_codes(codes)[..., start * self.factor : stop * self.factor]
+
+    # -- custom training loops -------------------------------------------------------------------
+
+    def pixel_loss(self, output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
+        """Errors of log-mels and of samples; `losses` are those of pictures."""
+        mels = _log_mels(self.sample_rate, output.device)
+        mel, waveform = copy_errors(mels, target.flatten(0, 1), output.flatten(0, 1))
+        return PixelLoss(mel + WAVEFORM * waveform, {"mel": mel, "waveform": waveform})
+
+
+def _stride(layer: nn.Module) -> int:
+    return layer.stride[0] if isinstance(layer, (Down, Up)) else 1
+
+
+def _reach(layer: nn.Module) -> int:
+    """Positions of its input on both sides."""
+    if isinstance(layer, (Down, Up, SnakeUnit)):
+        return layer.reach
+    return layer.kernel_size[0] // 2 if isinstance(layer, nn.Conv1d) else 0
+
+
+@lru_cache(maxsize=4)
+def _log_mels(rate: int, device: torch.device) -> LogMels:
+    return log_mels(rate).to(device)
+
+
+Model = Codec
