@@ -79,8 +79,8 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-LONG = ["codec", "flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "retopology", "video_flow"]
-LONG += ["video_maskgit", "video_tokenizer", "vocoder", "voicebox"]
+LONG = ["codec", "flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "retopology"]
+LONG += ["video_flow", "video_maskgit", "video_tokenizer", "vocoder", "voicebox"]
 NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
 
 

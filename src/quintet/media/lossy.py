@@ -75,8 +75,8 @@ def _encoded(sound: Samples, rate: int, encoder: Encoder, kbit: int) -> bytes:
 def _decoded(content: bytes, rate: int) -> Samples:
     import av
 
-    with av.open(BytesIO(content)) as container:
+    with av.open(BytesIO(content), "r") as container:
         layout = container.streams.audio[0].layout
         resampler = av.AudioResampler("fltp", layout, rate)
         frames = [part for frame in container.decode(audio=0) for part in resampler.resample(frame)]
-    return np.concatenate([frame.to_ndarray() for frame in frames], axis=1).T
+    return np.concatenate([frame.to_ndarray() for frame in frames], axis=1).T.astype(np.float32)

@@ -59,8 +59,8 @@ PERIODS, WINDOWS = "period_discriminator", "resolution_discriminator"
 
 def segments_of(recipe: CodingRecipe, model: Any) -> segments.Segments:
     """Segments of training and validation, in whole frames of a codec."""
-    lengths = (_length(recipe, model, name) for name in ("seconds", "valid_seconds"))
-    return segments.Segments(*lengths, model.sample_rate, model.channels)
+    train, valid = (_length(recipe, model, name) for name in ("seconds", "valid_seconds"))
+    return segments.Segments(train, valid, model.sample_rate, model.channels)
 
 
 def _length(recipe: CodingRecipe, model: Any, name: str) -> int:

@@ -33,8 +33,8 @@ DILATIONS = (1, 3, 9)
 """Of the residual units of a stage."""
 CHUNK = 500
 """Frames of a chunk: ten seconds at 50 frames a second."""
-LOUDNESS = 0.15
-"""Root mean square of music, about."""
+LOUDNESS, SMALL = 0.15, 0.3
+"""Root mean square of music, about, and of signals in a new network."""
 BETWEEN, OUTER = 2, 4
 """Kernels in strides, between stages and at the samples."""
 
@@ -97,22 +97,22 @@ class Codec(TokenizerModel):
         self.initialise()
 
     def initialise(self) -> None:
-        """Layers keep the variance of their inputs; of units little is added at first. Biases of the
-        first layer are as large as its outputs, so that loudness is seen in what follows, which
-        the norm before the bottleneck would take away."""
+        """Layers keep the variance of their inputs, and signals are small, where snakes are nearly
+        linear: two dozen of them in a row make noise of larger ones, which takes long to learn."""
         for layer in self.modules():
             if isinstance(layer, (nn.Conv1d, nn.ConvTranspose1d)):
                 inputs = layer.in_channels * layer.kernel_size[0]
                 inputs //= layer.stride[0] if isinstance(layer, Up) else 1
                 nn.init.normal_(layer.weight, std=inputs**-0.5)
-                assert layer.bias is not None
-                nn.init.zeros_(layer.bias)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         for unit in self.modules():
             if isinstance(unit, SnakeUnit):
-                unit.last.weight.data.mul_(0.3)
-        nn.init.normal_(self.stem.bias, std=0.3)  # type: ignore[arg-type]
-        self.stem.weight.data.mul_(1 / LOUDNESS)
-        self.head.weight.data.mul_(LOUDNESS)
+                unit.last.weight.data.mul_(0.1)
+        # Loudness is seen beside a bias; alone, the norm before the bottleneck would take it away.
+        nn.init.normal_(self.stem.bias, std=SMALL)  # type: ignore[arg-type]
+        self.stem.weight.data.mul_(SMALL / LOUDNESS)
+        self.decoder[0].weight.data.mul_(SMALL)  # type: ignore[operator]
+        self.head.weight.data.mul_(LOUDNESS / SMALL)
 
     # -- what the training of codecs and their comparison ask ------------------------------------
 
