@@ -30,7 +30,8 @@ from quintet.music import tunes
 from quintet.music.codec.chunks import windows
 from quintet.music.codec.config import CodecConfig, CodecRecipe
 from quintet.music.codec.export import pieces
-from quintet.music.codec.task import LOSSY, CodecTask
+from quintet.music.codec.model import spectrum
+from quintet.music.codec.task import LOSSY, CodecTask, resampled
 from quintet.music.config import CodecDataConfig, CodecLossConfig
 from quintet.shared.config import SoundDiscriminatorConfig
 
@@ -105,13 +106,28 @@ def test_gradients_reach_every_parameter(config: CodecConfig) -> None:
     assert [n for n, g in gradients.items() if g is not None and not g.any()] == []
 
 
-def test_a_new_codec_keeps_the_size_of_its_signals() -> None:
-    """As deep as the recipe, and narrow: codes that differ, and copies about as loud."""
-    model = built(CodecConfig(dim=8))
+@pytest.mark.parametrize("quantiser", ["kl", "bounded", "fsq", "lfq", "bsq", "vq"])
+def test_copies_by_a_new_codec_resemble_the_sounds(quantiser: Any) -> None:
+    """As deep as the recipe: projections of the sounds, not noise, by codes that differ."""
+    model = built(CodecConfig(dim=8, quantiser=quantiser, codebook_bits=16))
     sounds = torch.cat([tune(1.0, 32_000, number) for number in range(4)])
     codes, copies = model.to_codes(sounds), model.reconstruct(sounds)
-    assert codes.std((0, 2)).min() > 0.1
-    assert 0.2 < copies.std() / sounds.std() < 5
+    assert codes.double().std(-1).min() > 0.1
+    alike = (copies * sounds).sum() / copies.norm() / sounds.norm()
+    assert alike > 0.03  # of noise 0.003
+    assert 0.01 < copies.std() / sounds.std() < 2
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_the_first_filters_are_a_spectrum(channels: int) -> None:
+    filters = spectrum(64, channels, 80)
+    torch.testing.assert_close(filters.square().sum((1, 2)), torch.ones(64))
+    peaks = torch.fft.rfft(filters[:, 0], 6400).abs().argmax(1) / 3200
+    torch.testing.assert_close(peaks[::2], (torch.arange(32) + 0.5) / 32, atol=2e-3, rtol=0)
+    torch.testing.assert_close(peaks[1::2], peaks[::2], atol=2e-3, rtol=0)
+    if channels == 2:
+        assert torch.equal(filters[::4, 0], filters[::4, 1])
+        assert torch.equal(filters[2::4, 0], -filters[2::4, 1])
 
 
 def test_under_bf16_the_first_and_last_layer_are_exact() -> None:
@@ -234,6 +250,9 @@ def test_a_run_learns_to_copy(tmp_path: Path) -> None:
     assert ended["si_sdr"] > begun["si_sdr"]
     assert ended["latent_std"] > 0.1
     others = {"mel_error_silence"}
+    others |= {f"resampled_{m}" for m in ("mel_error", "stft_error", "si_sdr")}
+    rate = 8 * RATE / 40  # latents a second
+    assert ended["kbit_per_second"] == pytest.approx(ended["kl_bits"] * rate / 1000)
     if not lossy.missing():
         others |= {f"{n}_{m}" for n in LOSSY for m in ("mel_error", "stft_error", "si_sdr")}
         assert ended["opus_24_mel_error"] < ended["opus_12_mel_error"]
@@ -251,6 +270,12 @@ def test_discriminators_join_and_ids_have_a_rate(tmp_path: Path) -> None:
     (metrics,) = [line for line in lines(tmp_path) if "val/mel_error" in line]
     assert metrics["val/kbit_per_second"] == pytest.approx(60 * RATE / 40 / 1000)
     assert metrics["val/codebook_usage"] > 0
+
+
+def test_resampled_copies_keep_the_frequencies_below() -> None:
+    time = torch.arange(1000) / 1000
+    low, high = (torch.sin(2 * torch.pi * rate * time)[None] for rate in (80, 120))
+    torch.testing.assert_close(resampled(low + high, 0.2), low, atol=1e-5, rtol=0)
 
 
 def test_without_the_libraries_of_other_codecs_a_run_says_so_once(

@@ -9,7 +9,7 @@ from quintet.music.config import CodecLossConfig, CodingRecipe
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.tokenizer.config import require_quantiser
 
-WAVEFORM = 100.0
+WAVEFORM = 30.0
 """Weight of the error of samples. By log-mels alone a new network finds the spectrum of all music
 first, and phases much later."""
 

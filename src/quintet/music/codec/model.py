@@ -8,6 +8,7 @@ the samples themselves, which would take half of the time. First and last layer 
 bf16 has eight bits and sounds sixteen.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
@@ -34,7 +35,9 @@ DILATIONS = (1, 3, 9)
 CHUNK = 500
 """Frames of a chunk: ten seconds at 50 frames a second."""
 LOUDNESS, SMALL = 0.15, 0.3
-"""Root mean square of music, about, and of signals in a new network."""
+"""Root mean square of music, about, and of signals in a new network: snakes are nearly linear."""
+BRANCH = 0.1
+"""Scale of the residual branches in it."""
 BETWEEN, OUTER = 2, 4
 """Kernels in strides, between stages and at the samples."""
 
@@ -62,6 +65,17 @@ class Up(nn.ConvTranspose1d):
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         values = super().forward(input)
         return values[..., self.spare // 2 : values.shape[-1] - self.spare + self.spare // 2]
+
+
+def spectrum(count: int, channels: int, size: int) -> Tensor:
+    """(count, channels, size) of unit norm: windowed cosines and sines of frequencies in even
+    steps. Of stereo half of them are of the sum, the others of the difference."""
+    row, time = torch.arange(count)[:, None], torch.arange(size) - (size - 1) / 2
+    step = math.pi / -(-count // 2)
+    waves = ((row // 2 + 0.5) * step * time - (row % 2) * math.pi / 2).cos()
+    waves = F.normalize(waves * torch.hann_window(size + 2, periodic=False)[1:-1], dim=1)
+    signs = (-1.0) ** (row // 2 * torch.arange(channels))
+    return waves[:, None] * signs[..., None] / channels**0.5
 
 
 def units(dim: int) -> list[nn.Module]:
@@ -96,23 +110,35 @@ class Codec(TokenizerModel):
         self.head = Up(widths[0], config.channels, first, OUTER)
         self.initialise()
 
+    @torch.no_grad()
     def initialise(self) -> None:
-        """Layers keep the variance of their inputs, and signals are small, where snakes are nearly
-        linear: two dozen of them in a row make noise of larger ones, which takes long to learn."""
+        """Nearly linear, and the decoder the adjoint of the encoder: new copies are projections of
+        the sounds, and steps improve them from the first. Copies by an unrelated decoder are noise:
+        it learns to be silent before anything else."""
+        downs = [layer for layer in [self.stem, *self.encoder] if isinstance(layer, Down)]
+        ups = [layer for layer in [self.head, *self.decoder[::-1]] if isinstance(layer, Up)]
+        for down, up in zip(downs, ups):
+            rows, columns = down.weight.flatten(1).shape
+            nn.init.orthogonal_(down.weight, max(1.0, rows / columns) ** 0.5)
+            if down is self.stem:
+                down.weight.copy_(spectrum(*down.weight.shape))
+            up.weight.copy_(down.weight * min(1.0, up.out_channels * up.stride[0] / rows))
         for layer in self.modules():
             if isinstance(layer, (nn.Conv1d, nn.ConvTranspose1d)):
-                inputs = layer.in_channels * layer.kernel_size[0]
-                inputs //= layer.stride[0] if isinstance(layer, Up) else 1
-                nn.init.normal_(layer.weight, std=inputs**-0.5)
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-        for unit in self.modules():
-            if isinstance(unit, SnakeUnit):
-                unit.last.weight.data.mul_(0.1)
+            if isinstance(layer, SnakeUnit):
+                layer.last.weight.mul_(BRANCH)
+        inward, outward = self.quantiser.project_in.weight, self.quantiser.project_out.weight
+        inward = inward[: outward.shape[1]]  # of kl the means
+        nn.init.orthogonal_(inward)
+        outward.copy_(inward.T * (outward.norm() / inward.norm()))
         # Loudness is seen beside a bias; alone, the norm before the bottleneck would take it away.
         nn.init.normal_(self.stem.bias, std=SMALL)  # type: ignore[arg-type]
-        self.stem.weight.data.mul_(SMALL / LOUDNESS)
-        self.decoder[0].weight.data.mul_(SMALL)  # type: ignore[operator]
-        self.head.weight.data.mul_(LOUDNESS / SMALL)
+        self.stem.weight.mul_(SMALL / LOUDNESS)
+        nn.init.dirac_(self.encoder[-1].weight)
+        nn.init.dirac_(self.decoder[0].weight)
+        self.decoder[0].weight.mul_(SMALL)
+        self.head.weight.mul_(LOUDNESS / SMALL)
 
     # -- what the training of codecs and their comparison ask ------------------------------------
 

@@ -1,5 +1,5 @@
-"""Training of a codec (music/coding.py), and what its copies are compared with: silence, and the
-same segments through Opus and MP3."""
+"""Training of a codec (music/coding.py), and what its copies are compared with: silence, the same
+segments resampled to as many numbers as the latents have, and through Opus and MP3."""
 
 import sys
 from collections.abc import Mapping
@@ -57,10 +57,19 @@ class CodecTask(CodingTask):
         real = self.real(batch)
         silence = self.errors(real, torch.zeros_like(real), batch)
         errors = {"mel_error_silence": silence["mel_error"]}
-        for name, (kind, kbit) in LOSSY.items() if not lossy.missing() else ():
-            copies = self._lossy_copies(real, kind, kbit)
-            errors |= {f"{name}_{n}": rows for n, rows in self.errors(real, copies, batch).items()}
+        copies: dict[str, Tensor] = {}
+        if not self.model.quantiser.discrete:
+            copies["resampled"] = resampled(real, self.numbers / self.model.channels)
+        if not lossy.missing():
+            copies |= {n: self._lossy_copies(real, *LOSSY[n]) for n in LOSSY}
+        for name, other in copies.items():
+            errors |= {f"{name}_{n}": rows for n, rows in self.errors(real, other, batch).items()}
         return errors
+
+    @property
+    def numbers(self) -> float:
+        """Numbers of continuous latents for a sample of sound."""
+        return self.model.config.latent_channels / self.model.hop
 
     def _lossy_copies(self, real: Tensor, kind: str, kbit: int) -> Tensor:
         """Encoders work outside of Python's lock."""
@@ -72,8 +81,17 @@ class CodecTask(CodingTask):
             return torch.stack([torch.from_numpy(copy).T for copy in copies]).to(real)
 
     def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
-        rate = self.model.config.kbit_per_second
-        return super().summarise(rows) | ({} if rate is None else {"kbit_per_second": rate})
+        metrics, rate = super().summarise(rows), self.model.config.kbit_per_second
+        if "kl_bits" in metrics:  # what a code of the noisy latents needs (bits back)
+            rate = metrics["kl_bits"] * self.numbers * self.model.sample_rate / 1000
+        return metrics if rate is None else {**metrics, "kbit_per_second": rate}
+
+
+def resampled(sounds: Tensor, share: float) -> Tensor:
+    """Through this share of the sample rate and back, without loss but of the frequencies above."""
+    spectrum = torch.fft.rfft(sounds.float())
+    spectrum[..., round(share * spectrum.shape[-1]) :] = 0
+    return torch.fft.irfft(spectrum, sounds.shape[-1])
 
 
 build = CodecTask
