@@ -40,11 +40,7 @@ PARTS = {
     "mesh/autoencoder_tiny": {"autoencoder": "optim"},
     "mesh/retopology_tiny": {"retopology": "optim"},
     "mesh/transformer_tiny": {"transformer": "optim"},
-    "music/codec_tiny": {
-        "codec": "optim",
-        "period_discriminator": "discriminator-optim",
-        "resolution_discriminator": "discriminator-optim",
-    },
+    "music/codec_tiny": {"codec": "optim"},
     "music/mulan_tiny": {"mulan": "optim"},
     "speech/vocoder_tiny": {"vocoder": "optim"},
     "speech/voicebox_tiny": {"voicebox": "optim"},
