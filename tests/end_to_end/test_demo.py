@@ -22,6 +22,7 @@ from command import Quintet
 from rich.console import Console
 
 from adopting import adopts
+from campaign.children import Program
 from campaign.subjects import OF_ROOM, replaced
 from harness import assert_same, tensors
 from quintet import rooms
@@ -119,7 +120,24 @@ def short(models: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Page, "html", kept)
+        patch.setattr(proof, "resume", forked)
         return finish_here(path, "--steps", 12)
+
+
+class Forked(Program):
+    """What proof.py asks of a process, without its imports. The slow tests start real ones."""
+
+    def poll(self) -> int | None:
+        return self.children[0].exitcode
+
+    returncode = property(poll)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+
+def forked(copy: Path, *flags: str) -> Forked:
+    return Forked(["resume", str(copy), *flags], copy, log=copy / "output.txt")
 
 
 def training_files(demo: Path) -> dict[str, bytes]:
