@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # xdist's own process collects nothing, and the others would 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest first: at the end one core would wait for it."""
     first = ("test_campaign", "test_readme", "test_types", "tests/video/")
+    first += ("test_docs.py", "test_fresh_process")
     items.sort(key=lambda item: not any(name in item.nodeid for name in first))
     drawn = [item for item in items if getattr(getattr(item, "obj", None), "hypothesis", None)]
     if config.option.markexpr == "slow":
