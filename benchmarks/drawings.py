@@ -230,7 +230,7 @@ def main() -> None:
         later.add_argument("--tiny", action="store_true", help="the recipes for a CPU")
         first = "--model.latent-channels 8 --steps 1500"
         later.add_argument("--first-flags", default=first, help="settings of the autoencoder")
-        second = "--batch-size 256 --steps 4000"
+        second = "--batch-size 256 --steps 3200"
         later.add_argument("--flags", default=second, help="settings of the generator")
         later.add_argument("--count", type=int, default=COUNT)
         later.add_argument("--commit", default=commit(), help="of a copy without git's history")

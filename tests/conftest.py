@@ -4,9 +4,9 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,10 +32,28 @@ if TYPE_CHECKING:  # xdist's own process collects nothing, and the others would 
     from harness import Said
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest first: at the end one core would wait for it."""
     first = ("test_campaign", "test_readme", "test_types", "tests/video/")
+    first += ("test_docs.py", "test_fresh_process")
     items.sort(key=lambda item: not any(name in item.nodeid for name in first))
+    drawn = [item for item in items if getattr(getattr(item, "obj", None), "hypothesis", None)]
+    if config.option.markexpr == "slow":
+        for item in drawn:
+            item.add_marker("slow")
+    else:
+        draw_a_third({item.obj for item in drawn})  # type: ignore[attr-defined]
+
+
+def draw_a_third(tests: Iterable[Any]) -> None:
+    """Of the examples of hypothesis; the slow tests draw all of them."""
+    for test in tests:
+        from hypothesis import settings
+
+        own: settings = test._hypothesis_internal_use_settings
+        third = settings(own, max_examples=-(-own.max_examples // 3))
+        test._hypothesis_internal_use_settings = third
 
 
 @pytest.hookimpl(wrapper=True)
@@ -79,7 +97,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _preloaded() -> None:
     """After the collection: some files name another preload when they are imported."""
+    from harness import draw_small
+
     multiprocessing.set_forkserver_preload(["preload"])
+    draw_small()
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from quintet.engine.launch import start
 from quintet.engine.machine.world import shut_down
 from quintet.engine.run import Run
 from quintet.engine.runs.sinks import Sink
+from quintet.mesh import exhibits
 from toy import LengthTask, ToyRecipe, ToyTask, WitnessTask
 
 TESTS = Path(__file__).parent
@@ -50,6 +51,12 @@ def task_of(name: str, measured: bool) -> Callable[[Any], Any]:
         return task
 
     return build
+
+
+def draw_small() -> None:
+    """Pictures of meshes, which took a tenth of the time of all tests of meshes. No test looks at
+    how large they are; media/meshes/test_render.py draws its own."""
+    exhibits.SIDE = 64
 
 
 def free_port() -> int:

@@ -9,6 +9,7 @@ import PIL.Image
 import tyro
 
 from campaign.children import import_everything
+from harness import draw_small
 from quintet import rooms
 from quintet.engine.machine import hardware
 from quintet.report.script import plotly
@@ -16,7 +17,6 @@ from quintet.report.script import plotly
 gc.disable()  # nothing that is imported here is garbage
 import_everything()
 for module in (
-    "harness",
     "many",
     "numpy.ma",
     "PIL.ImageDraw",
@@ -33,6 +33,7 @@ for module in (
 PIL.Image.init()
 tyro.cli(make_dataclass("Nothing", []), args=[])  # it imports the rest of itself when it is called
 plotly()  # compressed for reports, and kept so
+draw_small()
 hardware.versions("cpu")  # read from the files of six packages, and kept
 rooms.names()
 gc.freeze()  # a child that collects garbage does not visit, and so copy, all of this

@@ -17,7 +17,7 @@ from quintet.cli import COMMANDS
 DRIVER = """
 import json, os, sys, traceback
 # Slow to import, and not what is tested; the rest is fresh in each child.
-import accelerate, numpy, torch, tyro
+import accelerate, numpy, numpy.random, rich.console, rich.table, torch, tyro, typeguard
 
 for line in sys.stdin:
     code = json.loads(line)

@@ -45,7 +45,7 @@ WEIGHTS = {
 AT_MOST = 3 * SAVE_EVERY
 """Steps that a kill may cost: one checkpoint is written while another waits."""
 SHORT = [
-    ("mesh/autoencoder_tiny", "SIGKILL", 1, 3),
+    ("mesh/autoencoder_tiny", "SIGKILL", 1, 2),
     ("mesh/autoencoder_tiny", "SIGKILL", 2, 2),
     ("mesh/autoencoder_tiny", "SIGTERM", 2, 2),
     ("music/mulan_tiny", "SIGKILL", 1, 3),

@@ -7,6 +7,7 @@ bucket must be sound, equal to those of the undisturbed run, and no older than b
 the run equals one on disk.
 """
 
+import dataclasses
 import random
 import shutil
 import signal
@@ -25,7 +26,6 @@ from quintet.engine.runs.remote.mirror import Mirror, complete
 from toy import ToyRecipe
 
 RECIPE = ToyRecipe(
-    steps=60,
     batch_size=4,
     save_every=4,
     log_every=1,
@@ -37,11 +37,13 @@ RECIPE = ToyRecipe(
     slow_step=0.02,
 )
 RATE, LEASE, KILLS, CHAINS = 0.1, 2.0, 4, 10
+STEPS_A_KILL = 15
 
 
 class Chain:
     def __init__(self, number: int, kills: int):
         self.number, self.kills = number, kills
+        self.recipe = dataclasses.replace(RECIPE, steps=STEPS_A_KILL * kills)
         self.chance = random.Random(number)
         self.lost = 0
         self.newest = 0
@@ -51,7 +53,7 @@ class Chain:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         reference = place / "disk"
-        run(RECIPE, reference)
+        run(self.recipe, reference)
         begun = time.monotonic()
         with storage.server() as address:
             proxy = storage.Proxy(address)
@@ -76,8 +78,8 @@ class Chain:
             if kill == self.kills:
                 require(processes.wait() == [0], processes.said()[-600:])
                 break
-            ahead = self.chance.randint(2, RECIPE.steps // self.kills)
-            want = min(self.newest + ahead, RECIPE.steps - 8)
+            ahead = self.chance.randint(2, self.recipe.steps // self.kills)
+            want = min(self.newest + ahead, self.recipe.steps - 8)
             processes.wait_until(lambda: steps_in_or(path) >= want)  # noqa: B023
             time.sleep(self.chance.random() * 0.1)
             processes.signal(signal.SIGKILL)
@@ -86,7 +88,7 @@ class Chain:
             self.lost = max(self.lost, steps_reported(path) - self.newest)
         proxy.fault = lambda method, path: None
         self._judge(place, url, proxy, reference)
-        require(self.newest == RECIPE.steps, f"the bucket ends with {self.newest}")
+        require(self.newest == self.recipe.steps, f"the bucket ends with {self.newest}")
         fresh = storage.environment(proxy.address, place / "judge")
         with storage.on_machine(fresh):
             alike = trajectory(Mirror.at(url).path) == trajectory(reference)
@@ -96,7 +98,7 @@ class Chain:
         """Refused while the lease of the killed process counts."""
         until = time.monotonic() + 60
         while True:
-            processes = Processes(RECIPE, path, "resume_or_new", log=log, environment=machine)
+            processes = Processes(self.recipe, path, "resume_or_new", log=log, environment=machine)
             while processes.children[0].exitcode is None and not steps_in_or(path):
                 if "resuming at" in processes.said() or "starting at" in processes.said():
                     return processes

@@ -173,7 +173,12 @@ def test_validation_samples_that_hang_are_named() -> None:
         list(fixed)
 
 
-def test_a_death_between_two_evaluations_does_not_affect_the_second() -> None:
+def test_a_death_between_two_evaluations_does_not_affect_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # torch looks after five seconds without a batch whether its workers are alive.
+    waits = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data.__defaults__"
+    monkeypatch.setattr(waits, (0.5,))
     with closing(Fixed(Numbered(40), torch.stack, 4, seat(), 2)) as fixed:
         list(fixed)
         os.kill(fixed._loader._iterator._workers[0].pid, signal.SIGKILL)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +23,7 @@ from command import Quintet
 from rich.console import Console
 
 from adopting import adopts
+from campaign.children import Program
 from campaign.subjects import OF_ROOM, replaced
 from harness import assert_same, tensors
 from quintet import rooms
@@ -119,7 +121,26 @@ def short(models: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Page, "html", kept)
+        quick = SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL)
+        patch.setattr(proof, "subprocess", quick)
         return finish_here(path, "--steps", 12)
+
+
+class Forked(Program):
+    """The command of proof.py in a process that has imported everything."""
+
+    def __init__(self, command: list[str], stdout: Any, **_: Any):
+        program, words = command[:3], command[3:]
+        assert program == [sys.executable, "-m", "quintet"]
+        super().__init__(words, Path(words[1]), log=Path(stdout.name))
+
+    def poll(self) -> int | None:
+        return self.children[0].exitcode
+
+    returncode = property(poll)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
 
 
 def training_files(demo: Path) -> dict[str, bytes]:
@@ -198,6 +219,13 @@ def test_the_resumed_run_was_killed_and_is_equal(short: Finished) -> None:
     ]
     assert digests[0] == digests[1]
     assert page.count(digests[0][:16]) == 2
+
+
+@pytest.mark.slow
+def test_a_run_is_equal_that_new_processes_have_resumed(short: Finished, tmp_path: Path) -> None:
+    same = proof.stop_and_resume(short.path / "training", tmp_path / "resumed", print)
+    assert same.holds
+    assert same.killed is not None
 
 
 @pytest.mark.parametrize("change", ["weights", "loss", "missing report", "missing file"])

@@ -16,7 +16,10 @@ import quintet
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "quintet"
-BUILD = "import sys; from setuptools import build_meta as b; b.build_{kind}(sys.argv[1])"
+BUILD = (
+    "import sys; from setuptools import build_meta as b; out = sys.argv[1];"
+    "b.build_wheel(out); b.build_sdist(out)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +37,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "tests", copy / "tests", ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    for kind in ("wheel", "sdist"):
-        code = BUILD.format(kind=kind)
-        subprocess.run(
-            [sys.executable, "-c", code, str(out)], cwd=copy, check=True, capture_output=True
-        )
+    words = [sys.executable, "-c", BUILD, str(out)]
+    subprocess.run(words, cwd=copy, check=True, capture_output=True)
     return out
 
 
@@ -87,7 +87,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     python = environment / "bin" / "python"
     install = ["-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
-    subprocess.run([sys.executable, *install, str(wheel)], check=True, capture_output=True)
+    install += ["--no-compile", str(wheel)]
+    subprocess.run([sys.executable, *install], check=True, capture_output=True)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return environment

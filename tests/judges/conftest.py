@@ -22,8 +22,10 @@ def all_judges() -> list[type[Judge]]:
 
 
 def quick_first(judges: Iterable[type[Judge]]) -> list[Any]:
-    """VGG16 is slow, and `lpips_alex` and `fid` run the same code with smaller networks."""
-    marks = lambda judge: [pytest.mark.slow] if "vgg" in judge.name else []
+    """VGG16 is slow, and `lpips_alex` and `fid` run the same code with smaller networks; `kid` has
+    the features of `fid`."""
+    slow = lambda judge: "vgg" in judge.name or judge.name == "kid"
+    marks = lambda judge: [pytest.mark.slow] if slow(judge) else []
     return [pytest.param(judge, marks=marks(judge)) for judge in judges]
 
 

@@ -247,6 +247,8 @@ LONG = {"video-lpips_vgg", "video-lpips_alex", "video-fvd", "video-fid", "music-
 LONG |= {"video-kid", "music-kad"}
 # The same code with another network than that of lpips_alex and of fid.
 LONG |= {"image-lpips_vgg", "image-frechet_vgg", "mesh-hausdorff", "speech-own_voice"}
+# The features of fid, which take the time; test_mmd.py has the distance.
+LONG |= {"image-kid"}
 # A recogniser and an encoder of voices; other tests of judges/media/test_speech.py hear with them.
 LONG |= {"speech-wer", "speech-cer", "speech-speaker"}
 MARKED = [

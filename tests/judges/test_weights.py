@@ -19,7 +19,14 @@ from quintet.judges.media import video as videos
 Write = Callable[[Path, list[int | str]], None]
 
 
-@pytest.mark.parametrize("archive", [True, False], ids=["archive", "before torch 1.6"])
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param(True, id="archive"),
+        # Both are read by engine/models/sandbox.py, whose tests read each.
+        pytest.param(False, id="before torch 1.6", marks=pytest.mark.slow),
+    ],
+)
 def test_a_pt_file_is_read_as_safetensors(
     archive: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,7 +161,8 @@ def test_held_out_meshes_come_back_where_no_file_is_given(
     assert len(names(tmp_path / "all")) == 2 * 2 + 1
 
 
-@pytest.mark.parametrize("suffix", ["obj", "stl"])
+# media/meshes/test_files.py writes each format.
+@pytest.mark.parametrize("suffix", ["obj", pytest.param("stl", marks=pytest.mark.slow)])
 def test_meshes_are_written_from_sentences_and_the_seed_decides(
     suffix: str, transformer_run: Path, tmp_path: Path, cli: Callable
 ) -> None:

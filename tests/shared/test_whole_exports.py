@@ -116,7 +116,11 @@ KEYWORDS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PIXELS)
+@pytest.mark.parametrize(
+    # The loops of clips are those of images.
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if "video" in n else ()) for n in PIXELS],
+)
 def test_the_loop_of_pixels_makes_what_the_model_makes(name: str, tmp_path: Path) -> None:
     model, kind = MODELS[name](), re.split(r"[. ]", name)[1]
     driver = f"quintet.shared.{kind}.driver"

@@ -15,6 +15,8 @@ from quintet.media.sheets import contact_sheet
 
 Arrays = tuple[np.ndarray, np.ndarray]
 """Vertices (v, 3) and faces (f, k)."""
+SIDE = 256
+"""Pixels of a picture on a sheet."""
 
 
 def mesh_of_corners(corners: Tensor, mask: Tensor) -> Arrays:
@@ -35,7 +37,7 @@ class MeshSheet:
     files: bool = True
 
     def write(self, folder: Path) -> list[Path]:
-        pictures = [[render(*mesh) for mesh in row] for row in self.rows]
+        pictures = [[render(*mesh, SIDE) for mesh in row] for row in self.rows]
         sheet = folder / f"{self.name}.png"
         write_png(sheet, contact_sheet(pictures, self.titles, self.texts))
         return [*self._meshes(folder), self._texts(folder), sheet] if self.files else [sheet]

@@ -106,14 +106,14 @@ def autoencoder_tiny() -> VideoRecipe:
 def flow() -> VideoFlowRecipe:
     """Text to 17 x 128 x 128 clips over the latents of a trained autoencoder; for one GPU."""
     return VideoFlowRecipe(
-        steps=6000,
+        steps=4500,
         batch_size=128,
         workers=12,
-        evaluate_every=6000,
-        save_every=3000,
+        evaluate_every=4500,
+        save_every=2250,
         model=VideoFlowConfig(dim=768, layers=6, heads=12, text_layers=1, patch=2),
         videos=VideoDataConfig(
-            size=(128, 128), builtin="figures", builtin_count=60_000, valid_limit=256
+            size=(128, 128), builtin="figures", builtin_count=40_000, valid_limit=256
         ),
         generation=SolverConfig(count=128, reference_count=512),
         optim=OptimizerConfig(

@@ -17,7 +17,7 @@ from quintet.engine.machine.regions import recompute, require_regions
 from toy import ToyRecipe
 
 RECIPE = ToyRecipe(
-    steps=20,
+    steps=10,
     batch_size=4,
     accumulate=2,
     workers=0,
@@ -26,7 +26,7 @@ RECIPE = ToyRecipe(
     precision="fp64",
     log_every=1,
     save_every=0,
-    evaluate_every=10,
+    evaluate_every=5,
 )
 TIGHT = OptimizerConfig(max_grad_norm=0.1, warmup_steps=4, learning_rate=1e-2)
 
@@ -41,7 +41,7 @@ def both(tmp_path: Path, **changes: Any) -> list[Path]:
 
 
 def assert_close(paths: list[Path]) -> None:
-    first, second = (tensors(path, 20) for path in paths)
+    first, second = (tensors(path, RECIPE.steps) for path in paths)
     assert first.keys() == second.keys()
     for key, value in first.items():
         torch.testing.assert_close(second[key], value, rtol=1e-8, atol=1e-8, msg=key)
@@ -95,7 +95,7 @@ def test_a_step_that_is_bad_on_one_process_is_skipped_by_all_shards(tmp_path: Pa
     paths = both(tmp_path, nan_at=7, nan_rank=1)
     assert_close(paths)
     skipped = [line["generator/skipped"] for line in trajectory(paths[1]) if "order" in line]
-    assert skipped == [float(step == 8) for step in range(1, 21)]
+    assert skipped == [float(step == 8) for step in range(1, RECIPE.steps + 1)]
 
 
 def test_losses_in_fp32_agree(tmp_path: Path) -> None:
@@ -118,7 +118,8 @@ def test_a_process_holds_its_share_of_weights_averages_and_moments(tmp_path: Pat
 def test_one_process_has_nothing_to_share(tmp_path: Path) -> None:
     harness.run(dataclasses.replace(RECIPE, fsdp=True), tmp_path / "asked")
     harness.run(RECIPE, tmp_path / "plain")
-    harness.assert_same(tensors(tmp_path / "asked", 20), tensors(tmp_path / "plain", 20))
+    asked, plain = (tensors(tmp_path / name, RECIPE.steps) for name in ("asked", "plain"))
+    harness.assert_same(asked, plain)
 
 
 # -- computing blocks again ------------------------------------------------------------------------

@@ -222,7 +222,11 @@ def test_without_weights_a_sentence_says_where_they_go(weights):
     assert str(weights) in problem
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+@pytest.mark.parametrize(
+    "suffix",
+    # A .pt file takes a process; it is read by the code of test_weights.py.
+    ["safetensors", pytest.param("pt", marks=pytest.mark.slow)],
+)
 def test_voices_are_compared_with_weights_of_either_kind(weights, suffix):
     torch.manual_seed(0)
     state = VoiceEncoder().state_dict()
