@@ -78,6 +78,14 @@ def spectrum(count: int, channels: int, size: int) -> Tensor:
     return waves[:, None] * signs[..., None] / channels**0.5
 
 
+def tie(quantiser: Any) -> None:
+    """The projection out of a bottleneck becomes the adjoint of that into it, of its own size."""
+    outward = quantiser.project_out.weight
+    inward = quantiser.project_in.weight[: outward.shape[1]]  # of kl the means
+    nn.init.orthogonal_(inward)
+    outward.copy_(inward.T * (outward.norm() / inward.norm()))
+
+
 def units(dim: int) -> list[nn.Module]:
     return [SnakeUnit(dim, dilation) for dilation in DILATIONS]
 
@@ -116,7 +124,7 @@ class Codec(TokenizerModel):
         the sounds, and steps improve them from the first. Copies by an unrelated decoder are noise:
         it learns to be silent before anything else."""
         downs = [layer for layer in [self.stem, *self.encoder] if isinstance(layer, Down)]
-        ups = [layer for layer in [self.head, *self.decoder[::-1]] if isinstance(layer, Up)]
+        ups = [layer for layer in [self.head, *list(self.decoder)[::-1]] if isinstance(layer, Up)]
         for down, up in zip(downs, ups):
             rows, columns = down.weight.flatten(1).shape
             nn.init.orthogonal_(down.weight, max(1.0, rows / columns) ** 0.5)
@@ -128,16 +136,14 @@ class Codec(TokenizerModel):
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
             if isinstance(layer, SnakeUnit):
                 layer.last.weight.mul_(BRANCH)
-        inward, outward = self.quantiser.project_in.weight, self.quantiser.project_out.weight
-        inward = inward[: outward.shape[1]]  # of kl the means
-        nn.init.orthogonal_(inward)
-        outward.copy_(inward.T * (outward.norm() / inward.norm()))
+        tie(self.quantiser)
         # Loudness is seen beside a bias; alone, the norm before the bottleneck would take it away.
         nn.init.normal_(self.stem.bias, std=SMALL)  # type: ignore[arg-type]
         self.stem.weight.mul_(SMALL / LOUDNESS)
-        nn.init.dirac_(self.encoder[-1].weight)
-        nn.init.dirac_(self.decoder[0].weight)
-        self.decoder[0].weight.mul_(SMALL)
+        inner: list[Any] = [self.encoder[-1], self.decoder[0]]
+        for layer in inner:
+            nn.init.dirac_(layer.weight)
+        inner[-1].weight.mul_(SMALL)
         self.head.weight.mul_(LOUDNESS / SMALL)
 
     # -- what the training of codecs and their comparison ask ------------------------------------
