@@ -136,7 +136,7 @@ def codec() -> CodecRecipe:
 
 
 def codec_tiny() -> CodecRecipe:
-    """A small codec of 16 kHz mono; five minutes on two CPU cores."""
+    """A small codec of 16 kHz mono; seven minutes on two CPU cores."""
     return CodecRecipe(
         steps=1800,
         batch_size=8,
