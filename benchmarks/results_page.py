@@ -189,9 +189,8 @@ ROWS = {
                 ("continued_psnr", "continued_psnr_mean", 0.0),
             ),
             folder="video",
-            flags="--variants 8 --steps 2000",
-            stage="video/autoencoder REAL/video/train --valid REAL/video/held --steps 4000"
-            " --evaluate-every 0",
+            flags="--variants 8",
+            stage="video/autoencoder REAL/video/train --valid REAL/video/held --evaluate-every 0",
             first_page=False,
         ),
         Row(

@@ -106,6 +106,12 @@ def test_each_verb_without_arguments_answers_in_sentences(
     assert "Traceback" not in printed
 
 
+def test_a_ready_model_loads_without_the_compiler(fresh: Fresh) -> None:
+    """Which takes longer to import than the model to load."""
+    load = "import quintet, sys; quintet.load('ready/image-tokenizer')"
+    assert fresh(f"{load}; assert 'torch._dynamo' not in sys.modules")[0] == "ended"
+
+
 TRAINERS = [name for name in quintet.__all__ if name.endswith("Trainer")]
 START = f"""
 import json, sys, time

@@ -14,7 +14,9 @@ from quintet.cli import main
 from quintet.engine.models.export import export
 from quintet.media.audio import probe, read_audio, write_wav
 from quintet.speech.voicebox.export import pieces
+from quintet.speech.voicebox.inference import Solver
 from quintet.speech.voicebox.model import VoiceBox
+from quintet.speech.voicebox.sample import Flags, solver_of
 from quintet.speech.voices import compose, speak
 from speech.small import voicebox
 
@@ -57,6 +59,19 @@ def test_each_text_becomes_a_sound_and_a_picture(cli: Cli, run: Path, tmp_path: 
         "01-ki.wav",
     ]
     assert probe(out / "00-ba-do.wav").rate == 24_000
+
+
+def test_speech_is_solved_as_in_evaluations_unless_flags_say_otherwise(
+    cli: Cli, run: Path, tmp_path: Path
+) -> None:
+    assert solver_of(run, Flags()) == Solver(1, "euler", 0.0, 1.0)
+    assert solver_of(run, Flags(steps=3, cond_scale=2.0)) == Solver(3, "euler", 0.0, 2.0)
+    model, exported = VoiceBox.from_pretrained(run), tmp_path / "alone"
+    model.save_pretrained(exported)
+    assert solver_of(exported, Flags()) == Solver()
+    cli("sample", run, "--text", "ba", "--out", tmp_path / "a.wav")
+    cli("sample", run, "--text", "ba", *QUICK, "--cond-scale", 1, "--out", tmp_path / "b.wav")
+    assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
 
 
 def test_seconds_are_kept_and_the_seed_decides(cli: Cli, run: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from torch import nn
 
 from quintet.engine.config import ConfigError, from_json, to_json
 from quintet.engine.errors import RunError
-from quintet.engine.models import hub
+from quintet.engine.models import hub, ready
 from quintet.engine.models.hub import CONFIG, WEIGHTS, Fetching, download
 from quintet.engine.part import compare_names, load_strictly
 from quintet.engine.runs import checkpoint
@@ -136,7 +136,9 @@ class Pretrained:
         config = cls._about(path)
         if not (path / WEIGHTS).is_file():
             refuse_weights(path)
-        check_sizes(cls, config, path)
+        # Those of the package are sound, and the check imports torch's compiler, for a second.
+        if not path.resolve().is_relative_to(ready.FOLDER.resolve()):
+            check_sizes(cls, config, path)
         model = cls(config)  # type: ignore[call-arg]
         load_strictly(model, read_weights(path / WEIGHTS), str(path))  # type: ignore[arg-type]
         model.read_stages(path)

@@ -91,7 +91,7 @@ def infilled(
         return out[1:] + np.float32(cond_scale) * (out[:1] - out[1:]) if rows > 1 else out
 
     times = np.linspace(0, 1, steps + 1)
-    times = times - (np.cos(np.pi / 2 * times) - 1 + times)  # a sway of -1
+    times = times + about["sway"] * (np.cos(np.pi / 2 * times) - 1 + times)
     x = normal(np.array([fold("speak", seed, 0)], np.uint64), "noise", shape)
     return solve(velocity, x, times.astype(np.float32), method)[0]
 

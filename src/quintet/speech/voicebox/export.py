@@ -12,6 +12,7 @@ from quintet.shared.export.pieces import PROGRAM, program
 from quintet.speech.text import characters, english, phonemes, spelling
 from quintet.speech.text.characters import VOCABULARY
 from quintet.speech.voicebox import driver, sound
+from quintet.speech.voicebox.inference import Solver
 from quintet.speech.voicebox.model import VoiceBox
 from quintet.speech.voicebox.sample import SENTENCE
 
@@ -91,8 +92,15 @@ def pieces(model: VoiceBox, recipe: Any) -> Exportable:
     named = ("mean", "std", "phonemes", "spell_out", "edges", *driver.SPECTRA)
     about = {name: getattr(config, name) for name in named}
     about |= {"limit": recipe.recordings.text_length if recipe else SENTENCE, "captions": {}}
-    settings = {"seed": 0, "steps": 16, "method": "midpoint", "cond_scale": 1.3}
-    settings |= {"language": "", "seconds": float, "vocoder": str}
+    own = recipe.sampling if recipe else Solver()
+    about["sway"] = own.sway
+    settings: dict[str, Any] = {"seed": 0, "steps": own.steps, "method": own.method}
+    settings |= {
+        "cond_scale": float(own.cond_scale),
+        "language": "",
+        "seconds": float,
+        "vocoder": str,
+    }
     modules = (driver, sound, mel, characters, english, phonemes, spelling, suggest)
     left_out = (
         "The aligner is not exported: the program speaks in a voice of its own, texts that fit the"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from quintet.speech.text.spelling import Passage
+    from quintet.speech.voicebox.inference import Solver
     from quintet.speech.voicebox.model import VoiceBox
 
 SENTENCE = 256
@@ -59,11 +60,12 @@ class Flags:
     """End of the span to replace, in seconds."""
     seconds: float | None = None
     """Duration of the new speech; unset: predicted."""
-    steps: int = 16
-    """Steps of the ODE solver."""
-    method: Literal["euler", "midpoint", "adaptive"] = "midpoint"
+    steps: int | None = None
+    """Steps of the ODE solver. The defaults of this, --method and --cond-scale are those of the
+    run's evaluations."""
+    method: Literal["euler", "midpoint", "adaptive"] | None = None
     """euler: one network evaluation per step; midpoint: two; adaptive: Dormand-Prince."""
-    cond_scale: float = 1.3
+    cond_scale: float | None = None
     """Scale of classifier-free guidance; 1: none."""
     vocoder: Path | None = None
     """Run of a vocoder, or folder with Vocos weights; unset: Griffin-Lim."""
@@ -104,13 +106,13 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
         )
     if model.config.text != "none" and not flags.text:
         raise RunError('nothing to speak; give --text "…", or --text-file')
-    vocoder = None
+    solver, vocoder = solver_of(trained.path, flags), None
     if flags.vocoder is not None:
         vocoder = matching_vocoder(flags.vocoder, model.config).to(model.device)
 
     def edit(item: Input) -> list[Path]:
         with _refusals():
-            sound = _edit(model, item.path, flags, vocoder)
+            sound = _edit(model, item.path, flags, solver, vocoder)
         return _write(model, sound, out if single else item.target(out, ".edited.wav"))
 
     (out.parent if single else out).mkdir(parents=True, exist_ok=True)
@@ -118,7 +120,19 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
         return each_input(files, edit)
     limit = SENTENCE if trained.recipe is None else trained.recipe.recordings.text_length
     names = [out] if single else [out / f"{stem_of(t, n)}.wav" for n, t in enumerate(flags.text)]
-    return _speak_all(model, names, flags, vocoder, limit)
+    return _speak_all(model, names, flags, solver, vocoder, limit)
+
+
+def solver_of(run: Path, flags: Flags) -> "Solver":
+    """How to solve the flow: as the flags say where they are given, and else as in the evaluations
+    of the run."""
+    from quintet.engine.runs.folder import RunFolder
+    from quintet.speech.voicebox.inference import Solver
+
+    own = RunFolder.open(run).about.get("settings", {}).get("sampling", {})
+    chosen = {name: value for name, value in own.items() if name in Solver._fields}
+    asked = {name: getattr(flags, name) for name in ("steps", "method", "cond_scale")}
+    return Solver(**chosen | {name: value for name, value in asked.items() if value is not None})
 
 
 def _lines(path: Path | None) -> list[str]:
@@ -167,10 +181,11 @@ def _refusals() -> Generator[None]:
 def _check(files: Sequence[Input], flags: Flags) -> None:
     if not flags.text and not files:
         raise RunError('nothing to speak; give --text "…", or --text-file')
-    check_positive(flags, "steps")
+    if flags.steps is not None:
+        check_positive(flags, "steps")
     if flags.seconds is not None and not 0 < flags.seconds <= 600:
         raise RunError(f"--seconds is {flags.seconds}; give more than 0, at most 600")
-    if not math.isfinite(flags.cond_scale):
+    if flags.cond_scale is not None and not math.isfinite(flags.cond_scale):
         raise RunError(f"--cond-scale is {flags.cond_scale}; give a finite number")
     edit = flags.from_ is not None or flags.to is not None
     if edit and (flags.from_ is None or flags.to is None or not files):
@@ -188,7 +203,12 @@ def _check(files: Sequence[Input], flags: Flags) -> None:
 
 
 def _speak_all(
-    model: "VoiceBox", paths: Sequence[Path], flags: Flags, vocoder: "nn.Module | None", limit: int
+    model: "VoiceBox",
+    paths: Sequence[Path],
+    flags: Flags,
+    solver: "Solver",
+    vocoder: "nn.Module | None",
+    limit: int,
 ) -> list[Path]:
     """Each text into its file, part by part: what was spoken before Ctrl-C stays."""
     rate = model.config.sample_rate
@@ -201,7 +221,7 @@ def _speak_all(
     with closing(with_progress(every, what="speaking")) as turns:
         try:
             for number, (path, parts) in enumerate(zip(paths, texts)):
-                sounds = _speak(model, number, parts, flags, voice, vocoder)
+                sounds = _speak(model, number, parts, flags, solver, voice, vocoder)
                 with _refusals():
                     sound = _record(path, zip(parts, turns, sounds), rate, pace)
                 written += [path, _picture(model, sound, path)]
@@ -232,6 +252,7 @@ def _speak(
     number: int,
     parts: Sequence["Passage"],
     flags: Flags,
+    solver: "Solver",
     voice: "Tensor | None",
     vocoder: "nn.Module | None",
 ) -> Iterator["Tensor"]:
@@ -246,11 +267,9 @@ def _speak(
             cond_texts=[voice_text],
             language=flags.language,
             seconds=None if flags.seconds is None else flags.seconds * share,
-            steps=flags.steps,
-            cond_scale=flags.cond_scale,
-            method=flags.method,
             seed=flags.seed + number,
             vocoder=vocoder,
+            **solver._asdict(),
         )
         sound = sound.float().cpu()
         if voice is None:
@@ -276,9 +295,9 @@ def _record(
     return torch.cat(sounds)
 
 
-def _edit(model: "VoiceBox", path: Path, flags: Flags, vocoder: "nn.Module | None") -> "Tensor":
-    from quintet.speech.voicebox.inference import Solver
-
+def _edit(
+    model: "VoiceBox", path: Path, flags: Flags, solver: "Solver", vocoder: "nn.Module | None"
+) -> "Tensor":
     assert flags.from_ is not None
     assert flags.to is not None
     return model.edit(
@@ -289,7 +308,7 @@ def _edit(model: "VoiceBox", path: Path, flags: Flags, vocoder: "nn.Module | Non
         flags.voice_text,
         language=flags.language,
         seconds=flags.seconds,
-        solver=Solver(flags.steps, flags.method, cond_scale=flags.cond_scale),
+        solver=solver,
         seed=flags.seed,
         vocoder=vocoder,
     )
