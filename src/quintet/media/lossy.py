@@ -15,7 +15,7 @@ LONGEST_DELAY = 0.1
 
 class Encoder(NamedTuple):
     name: str
-    """Of FFmpeg."""
+    """FFmpeg's name of it."""
     container: str
     rates: tuple[int, ...]
     """Sample rates that it takes, in ascending order."""

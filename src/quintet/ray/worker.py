@@ -65,7 +65,7 @@ def global_batch(recipe: Recipe, config: Mapping[str, Any], store: dist.Store) -
 
 
 def leave_others_idle(store: dist.Store, count: int) -> None:
-    """Form the group anew of the first so many processes."""
+    """Form a new group of the first `count` processes."""
     rank, backend = dist.get_rank(), dist.get_backend()
     if count < dist.get_world_size():
         dist.destroy_process_group()

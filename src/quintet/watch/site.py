@@ -80,7 +80,7 @@ class Site:
             return page(sources, Live(top, code))
 
     def _offered(self) -> Sequence[str]:
-        """Names of the runs, listed anew after some seconds: it searches folders."""
+        """Names of the runs. The folders are searched again after some seconds."""
         if time.monotonic() > self.listed[0] + LISTED:
             self.listed = (time.monotonic(), list(self.paths()))
         return self.listed[1]

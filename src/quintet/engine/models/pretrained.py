@@ -136,7 +136,7 @@ class Pretrained:
         config = cls._about(path)
         if not (path / WEIGHTS).is_file():
             refuse_weights(path)
-        # Those of the package are sound, and the check imports torch's compiler, for a second.
+        # The check imports torch's compiler, which takes a second; models of the package need none.
         if not path.resolve().is_relative_to(ready.FOLDER.resolve()):
             check_sizes(cls, config, path)
         model = cls(config)  # type: ignore[call-arg]

@@ -19,8 +19,8 @@ class Window(NamedTuple):
 
 
 def windows(parts: Iterable[Tensor], size: int, margin: int) -> Iterator[Window]:
-    """Of a tensor that comes in parts along the last axis. Without their margins windows lie side
-    by side; only the last is shorter than `size`."""
+    """Windows of a tensor that comes in parts along the last axis. Without their margins they lie
+    side by side; only the last is shorter than `size`."""
     held: Tensor | None = None
     start = 0
     for part in parts:

@@ -9,9 +9,7 @@ from quintet.engine.models.export import Exportable, Input, Piece, graph
 from quintet.music.codec.model import Codec
 
 FRAMES = (24, 33)
-"""Of the sounds that graphs are traced and checked with."""
-
-
+"""Frames of the sounds that graphs are traced and checked with."""
 AXES = ("batch", "frames")
 
 

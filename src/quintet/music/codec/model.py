@@ -31,7 +31,7 @@ from quintet.shared.tokenizer.config import TokenizerLossConfig
 from quintet.shared.tokenizer.model import PixelLoss, Reconstruction, TokenizerModel
 
 DILATIONS = (1, 3, 9)
-"""Of the residual units of a stage."""
+"""Dilations of the residual units of a stage."""
 CHUNK = 500
 """Frames of a chunk: ten seconds at 50 frames a second."""
 LOUDNESS, SMALL = 0.15, 0.3
