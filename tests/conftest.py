@@ -101,10 +101,20 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _preloaded() -> None:
     """After the collection: some files name another preload when they are imported."""
-    from harness import draw_small
+    from harness import draw_small, hear_little
 
     multiprocessing.set_forkserver_preload(["preload"])
     draw_small()
+    hear_little()
+
+
+@pytest.fixture
+def unmeasured() -> Iterator[None]:
+    """Runs of the test are not evaluated, for no claim of it is about that."""
+    from harness import unmeasured
+
+    with unmeasured():
+        yield
 
 
 @pytest.fixture

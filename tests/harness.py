@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from quintet import rooms
+from quintet.engine import building
 from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.launch import start
@@ -27,6 +28,7 @@ from quintet.engine.machine.world import shut_down
 from quintet.engine.run import Run
 from quintet.engine.runs.sinks import Sink
 from quintet.mesh import exhibits
+from quintet.speech import recognition
 from toy import LengthTask, ToyRecipe, ToyTask, WitnessTask
 
 TESTS = Path(__file__).parent
@@ -57,6 +59,26 @@ def draw_small() -> None:
     """Pictures of meshes, which took a tenth of the time of all tests of meshes. No test looks at
     how large they are; media/meshes/test_render.py draws its own."""
     exhibits.SIDE = 64
+
+
+HEARD = recognition.UTTERANCES
+
+
+def hear_little() -> None:
+    """A classifier of syllables fitted on few utterances, where a run takes a second for it in
+    each process. Tests of what it recognises take `well_heard` (speech/conftest.py)."""
+    recognition.UTTERANCES = 16
+
+
+@contextlib.contextmanager
+def unmeasured() -> Iterator[None]:
+    """Runs of this process hold nothing out and are not evaluated, which changes no step."""
+    opened = building.held_out
+    building.held_out = lambda *_: None
+    try:
+        yield
+    finally:
+        building.held_out = opened
 
 
 def free_port() -> int:

@@ -9,7 +9,7 @@ import PIL.Image
 import tyro
 
 from campaign.children import import_everything
-from harness import draw_small
+from harness import draw_small, hear_little
 from quintet import rooms
 from quintet.engine.machine import hardware
 from quintet.report.script import plotly
@@ -34,6 +34,7 @@ PIL.Image.init()
 tyro.cli(make_dataclass("Nothing", []), args=[])  # it imports the rest of itself when it is called
 plotly()  # compressed for reports, and kept so
 draw_small()
+hear_little()
 hardware.versions("cpu")  # read from the files of six packages, and kept
 rooms.names()
 gc.set_threshold(50_000, 20, 20)  # as in conftest.py

@@ -8,6 +8,7 @@ from quintet.speech.features import log_mel
 from quintet.speech.recognition import fitted, recognised, spans_in, spans_of
 from quintet.speech.voices import Mark
 
+pytestmark = pytest.mark.usefixtures("well_heard_by_all")
 RATE, HOP = 24_000, 256
 SETTINGS = (RATE, 1024, HOP, 100)
 

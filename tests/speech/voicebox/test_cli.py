@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import Said
+from harness import Said, unmeasured
 from quintet.cli import main
 from quintet.engine.models.export import export
 from quintet.media.audio import probe, read_audio, write_wav
@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two steps. Never to be written to."""
     path = tmp_path_factory.mktemp("trained") / "run"
     arguments = ("train", "speech/voicebox_tiny", *FEW, "--run", path, "--steps", 2)
-    with pytest.raises(SystemExit) as ended:
+    with unmeasured(), pytest.raises(SystemExit) as ended:
         main([str(word) for word in arguments])
     assert not ended.value.code
     return path
