@@ -36,7 +36,7 @@ COMMON: dict[str, Any] = {
     "precision": "fp32",
     "compile": "off",
     "trackers": (),
-    "meshes": MeshDataConfig(max_faces=16, builtin_count=32, valid_limit=2),
+    "meshes": MeshDataConfig(max_faces=12, builtin_count=32, valid_limit=2),
 }
 OPTIMISER = OptimizerConfig(learning_rate=2e-3, warmup_steps=2, ema_decay=0.9)
 
@@ -142,9 +142,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def some_meshes() -> Callable[[int], list[dict[str, Any]]]:
-    """Built-in samples of at most 16 faces: vertices, faces and text."""
+    """Built-in samples of at most 12 faces: vertices, faces and text."""
 
-    def make(count: int, most: int = 16) -> list[dict[str, Any]]:
+    def make(count: int, most: int = 12) -> list[dict[str, Any]]:
         data = BuiltinMeshes(MeshDataConfig(max_faces=most, builtin_count=count), "train")
         return [data.keyed(index, None) for index in range(count)]
 
@@ -155,7 +155,7 @@ def some_meshes() -> Callable[[int], list[dict[str, Any]]]:
 def chairs(tmp_path: Path) -> Path:
     """Sixteen sound files of three formats, with captions by sub-folder."""
     folder = tmp_path / "chairs"
-    data = BuiltinMeshes(MeshDataConfig(max_faces=16, builtin_count=16), "train")
+    data = BuiltinMeshes(MeshDataConfig(max_faces=12, builtin_count=16), "train")
     for index in range(16):
         sample = data.keyed(index, None)
         path = folder / ("tall_box", "box")[index > 7]

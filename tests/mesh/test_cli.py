@@ -15,7 +15,7 @@ from quintet.media.meshes.files import read_mesh, write_mesh
 from quintet.media.pixels import read_image
 
 FEW = ["--batch-size", 4, "--workers", 0, "--device", "cpu", "--precision", "fp32", "--trackers"]
-FEW += ["--log-every", 1, "--meshes.max-faces", 16]
+FEW += ["--log-every", 1, "--meshes.max-faces", 12]
 AUTOENCODER = ["train", "mesh/autoencoder_tiny", *FEW, "--model.dim", 32, "--model.message-dim", 16]
 TRANSFORMER = ["train", "mesh/transformer_tiny", *FEW, "--model.dim", 32, "--model.layers", 1]
 TRANSFORMER += [

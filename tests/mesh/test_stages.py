@@ -142,21 +142,24 @@ def test_a_run_in_two_parts_is_the_run_in_one(
 
 @pytest.fixture
 def alone(
+    request: pytest.FixtureRequest,
     autoencoder_run: Path,
     tmp_path: Path,
     train: Callable,
     transformer_recipe: Callable,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """A transformer's run whose autoencoder is gone, and whose codes are kept nowhere."""
+    """A transformer's run, evaluated or not, whose autoencoder is gone, and whose codes are kept
+    nowhere."""
     source = Path(shutil.copytree(autoencoder_run, tmp_path / "given"))
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "first cache"))
-    train(transformer_recipe(source), tmp_path / "run", measured=True)
+    train(transformer_recipe(source), tmp_path / "run", measured=request.param)
     shutil.rmtree(source)
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "second cache"))
     return tmp_path / "run"
 
 
+@pytest.mark.parametrize("alone", [True], ids=["evaluated"], indirect=True)
 def test_a_run_depends_on_nothing_but_its_own_folder(
     alone: Path, tmp_path: Path, cli: Callable
 ) -> None:
@@ -182,6 +185,7 @@ def test_a_run_depends_on_nothing_but_its_own_folder(
     assert (tmp_path / "model/README.md").stat().st_size > 100
 
 
+@pytest.mark.parametrize("alone", [False], ids=["unmeasured"], indirect=True)
 def test_a_loaded_and_an_exported_transformer_write_the_same(alone: Path, tmp_path: Path) -> None:
     model = quintet.load(alone)
     assert isinstance(model, MeshTransformer)
@@ -379,7 +383,7 @@ def test_two_processes_make_the_codes_of_one(
     recipe = replaced(transformer_recipe(autoencoder_model), meshes={"scale": 0.0625})
     recipe = dataclasses.replace(recipe, variants=2, batch_size=2, steps=2)
     before = shards(Path(Cache("mesh-codes").folder.parent))
-    harness.run(recipe, tmp_path / "two", size=2, name=TRANSFORMER)
+    harness.run(recipe, tmp_path / "two", size=2, name=TRANSFORMER, measured=False)
     after = shards(Path(Cache("mesh-codes").folder.parent))
     new = [shard for name, shard in after.items() if name not in before]
     assert len(new) == 4  # both encoded a share of both sides

@@ -18,7 +18,7 @@ from quintet.mesh.geometry import face_neighbours
 from quintet.mesh.transformer.config import GenerationConfig
 
 FIELDS = ["vertices", "faces", "face_edges", "texts"]
-SMALL = MeshDataConfig(max_faces=16, builtin_count=16, valid_limit=2)
+SMALL = MeshDataConfig(max_faces=12, builtin_count=16, valid_limit=2)
 SHARED: dict[str, Any] = {
     "steps": 4,
     "batch_size": 4,
@@ -47,14 +47,14 @@ def transformer(inside: Any = None, **changes: Any) -> quintet.MeshTransformer:
     torch.manual_seed(0)
     settings: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16}
     fine = {"fine_layers": 1, "fine_heads": 2, "fine_head_dim": 16}
-    text = {"text_layers": 1, "text_length": 48, "max_faces": 16}
+    text = {"text_layers": 1, "text_length": 48, "max_faces": 12}
     return quintet.MeshTransformer(held, **settings | fine | text | changes)
 
 
 def first_stage(run: Path, model: Any = None, **changes: Any) -> quintet.MeshAutoencoderTrainer:
     keywords = {**SHARED, "run": run, **changes}
     if "meshes" not in keywords:
-        keywords.setdefault("max_faces", 16)
+        keywords.setdefault("max_faces", 12)
     return quintet.MeshAutoencoderTrainer(model if model is not None else autoencoder(), **keywords)
 
 
@@ -75,7 +75,7 @@ class Shapes:
         from quintet.mesh.data import BuiltinMeshes
 
         self.kind, self.wrong = kind, wrong
-        self.data = BuiltinMeshes(MeshDataConfig(max_faces=16, builtin_count=12), "train")
+        self.data = BuiltinMeshes(MeshDataConfig(max_faces=12, builtin_count=12), "train")
         if kind == "named":
             self.data_kwargs = FIELDS
 
@@ -298,7 +298,7 @@ def test_a_mesh_that_is_too_long_is_skipped_by_name(stage: Callable, tmp_path: P
     events = [r["message"] for r in lines(tmp_path / "run", "events") if "message" in r]
     (named,) = [line for line in events if "sample 7" in line]
     owner = "max_faces of the MeshTransformer" if stage is second_stage else "max_faces"
-    assert f"has 40 faces, more than max_faces = 16: raise {owner}" in named
+    assert f"has 40 faces, more than max_faces = 12: raise {owner}" in named
 
 
 def test_a_transformer_without_an_autoencoder_is_refused(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_meshes_are_generated_from_texts(tmp_path: Path) -> None:
     for vertices, faces in meshes:
         assert isinstance(vertices, Tensor)
         assert vertices.shape[1:] == faces.shape[1:] == (3,)
-        assert len(faces) <= 16
+        assert len(faces) <= 12
         assert not len(faces) or int(faces.max()) == len(vertices) - 1
         assert not len(vertices) or vertices.abs().max() <= 1
     again = actual.generate(texts, temperature=0.8, cond_scale=2.0, seed=4)

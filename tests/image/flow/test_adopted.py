@@ -98,7 +98,8 @@ def test_a_codebook_and_a_codec_are_refused(tmp_path: Path, cli: Any) -> None:
 
 
 def test_a_run_of_image_adopt_is_the_autoencoder_with_its_changes(tmp_path: Path, cli: Any) -> None:
-    pixels = ["--images.size", SIDE, SIDE, "--images.builtin-count", 16, "--workers", 0]
+    pixels = ["--images.size", SIDE, SIDE, "--images.builtin-count", 16]
+    pixels += ["--images.valid-limit", 4, "--workers", 0]
     words = ["--from", folder("AutoencoderKL"), "--train", "lora", "--steps", 1, "--batch-size", 4]
     more = ["--losses.adversarial", "none", "--device", "cpu", "--trackers"]
     adopt, flow = tmp_path / "adopt", tmp_path / "flow"

@@ -180,6 +180,7 @@ def test_channels_that_no_file_has_are_refused_at_the_start(photos: Path, tmp_pa
         trainer(tmp_path / "run", dataset=torch.rand(16, 16, 16, 3)).train()
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_one_tensor_of_images_is_a_data_set(tmp_path: Path) -> None:
     assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 16, 16), steps=1).train() == 1
 
@@ -209,6 +210,7 @@ def test_a_folder_is_recorded_in_full(
 
 
 @pytest.mark.parametrize("words", [["resume"], ["evaluate"], ["replay", "--step", "1"], ["sample"]])
+@pytest.mark.usefixtures("unmeasured")
 def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
     words: list[str],
     trained: quintet.VQGanVAETrainer,
@@ -358,6 +360,7 @@ def test_ids_and_reconstructions_come_from_the_ema_weights(
     assert not output.requires_grad
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
     first = trainer(tmp_path / "first", dataset=Pictures("tensor"), steps=2)
     first.train()

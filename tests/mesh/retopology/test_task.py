@@ -56,6 +56,9 @@ def test_the_loss_with_other_points_is_that_of_shifted_points() -> None:
 
 def test_batches_of_a_fixed_size_are_measured_and_shown_as_others() -> None:
     recipe = recipes.retopology_tiny()
+    few = {"max_faces": 16, "dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "fine_heads": 2}
+    recipe = replace(recipe, model=replace(recipe.model, **few))
+    recipe = replace(recipe, meshes=replace(recipe.meshes, max_faces=8))
     task = RetopologyTask(replace(recipe, generation=replace(recipe.generation, count=2)))
     task.device = torch.device("cpu")
     items = [task.data("valid").keyed(index, None) for index in range(3)]

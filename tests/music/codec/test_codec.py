@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import quintet
-from harness import lines
+from harness import lines, unmeasured
 from quintet import Codec, CodecTrainer, rooms
 from quintet.engine.config import ConfigError, OptimizerConfig
 from quintet.engine.data.wire import widened
@@ -358,7 +358,8 @@ def trained(path: Path, dataset: Any = None, **changes: Any) -> CodecTrainer:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("codec") / "run"
-    trained(path)
+    with unmeasured():
+        trained(path)
     return path
 
 

@@ -127,12 +127,14 @@ def footage(tmp_path: Path) -> Path:
     "kind",
     ["tensor", "bytes", "array", "tuple", "dict", "videos", "image", "dict of images", "both"],
 )
+@pytest.mark.usefixtures("unmeasured")
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
     actual = trainer(tmp_path / "run", dataset=Clips(kind), steps=1, adversarial_from=0.0)
     assert actual.train() == 1
     assert trained_at(tmp_path / "run") == {name: [1] for name in DISCRIMINATORS}
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_one_tensor_of_clips_is_a_data_set(tmp_path: Path) -> None:
     assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 5, 16, 16), steps=1).train() == 1
 
@@ -154,6 +156,7 @@ def test_a_folder_of_videos_and_images_trains_and_the_command_line_knows_the_run
 
 
 @pytest.mark.parametrize("words", [["resume"], ["evaluate"], ["replay", "--step", "1"], ["sample"]])
+@pytest.mark.usefixtures("unmeasured")
 def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
     words: list[str],
     trained: quintet.VideoTokenizerTrainer,
@@ -337,6 +340,7 @@ def test_an_invalid_value_is_rejected_by_name(
         trainer(tmp_path / "run", **changes)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_motion_off_leaves_one_discriminator(tmp_path: Path) -> None:
     trainer(tmp_path / "run", dataset=Clips("tensor"), motion=False, steps=2).train()
     assert not any("motion_discriminator" in name for r in lines(tmp_path / "run") for name in r)
@@ -393,6 +397,7 @@ def test_chunks_give_the_ids_and_the_clip_of_the_whole(
     )
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
     common = {"dataset": Clips("tensor")}
     trainer(tmp_path / "first", **common, steps=2).train()
