@@ -56,34 +56,29 @@ class Ready:
 
 
 FEW = {"generation.count": 4, "generation.reference_count": 16}
-# Without speech/vocoder_tiny, whose 1.7 MB would exceed MAX_BYTES.
-# The tokenizers of figures: docs/image.md and docs/video.md. Captions of either have 25 words,
+# The autoencoders of figures: docs/image.md and docs/video.md. Captions of either have 25 words,
 # which differ in a table of 512; one of 8192 takes two megabytes more. Dependencies come first.
 MODELS = {
     "image-tokenizer": Ready(
-        "image/vqgan_tiny",
-        "--images.builtin figure --model.levels 4 4 4 4 --losses.adversarial none"
-        " --optim.optimizer muon",
+        "image/autoencoder_tiny",
+        "--images.builtin figure --steps 4000",
         quick={"images.valid_limit": 8},
     ),
     "video-tokenizer": Ready(
-        "video/tokenizer_tiny",
-        "--videos.builtin figure --videos.frames 5 --videos.size 48 48 --model.levels 8 8 8"
-        " --losses.adversarial none --model.layers residual compress_space compress_time"
-        " compress_time consecutive_residual 2 --optim.optimizer muon --optim.learning-rate 1e-3"
-        " --steps 1500",
+        "video/autoencoder_tiny",
+        "--videos.builtin figure --videos.frames 5 --videos.size 48 48 --steps 4000",
         quick={"videos.valid_limit": 4},
     ),
     "mesh-autoencoder": Ready("mesh/autoencoder_tiny", quick={"meshes.valid_limit": 16}),
     "image": Ready(
-        "image/maskgit_tiny",
-        "--tokenizer runs/image-tokenizer --model.text-words 512",
+        "image/flow_tiny",
+        "--tokenizer runs/image-tokenizer --model.text-words 512 --steps 10000",
         "image-tokenizer",
         {"images.builtin_count": 16, "images.valid_limit": 4, **FEW},
     ),
     "video": Ready(
-        "video/maskgit_tiny",
-        "--tokenizer runs/video-tokenizer --model.text-words 512",
+        "video/flow_tiny",
+        "--tokenizer runs/video-tokenizer --model.text-words 512 --steps 10000",
         "video-tokenizer",
         {"videos.builtin_count": 16, "videos.valid_limit": 4, **FEW},
     ),
@@ -97,6 +92,7 @@ MODELS = {
     "speech": Ready(
         "speech/voicebox_tiny", quick={"recordings.valid_limit": 4, "sampling.count": 1}
     ),
+    "vocoder": Ready("speech/vocoder_tiny", quick={"recordings.valid_limit": 4}),
 }
 
 
