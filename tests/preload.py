@@ -36,5 +36,6 @@ plotly()  # compressed for reports, and kept so
 draw_small()
 hardware.versions("cpu")  # read from the files of six packages, and kept
 rooms.names()
+gc.set_threshold(50_000, 20, 20)  # as in conftest.py
 gc.freeze()  # a child that collects garbage does not visit, and so copy, all of this
 gc.enable()

@@ -27,6 +27,19 @@ def test_a_speed_benchmark_prints_a_row(name: str) -> None:
         assert row["seconds_to_tenth_step"] > 0
 
 
+@pytest.mark.slow
+def test_the_speed_of_retopology_is_a_row_for_each_recipe() -> None:
+    words = ["--size", "tiny", "--train", "--steps", "1", "--workers", "0"]
+    command = [sys.executable, "benchmarks/retopology_speed.py", *words]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["what"] for row in rows] == ["mesh/retopology", "mesh/retopology_large"]
+    for row in rows:
+        assert row["codes_per_second"]["batch_8"] > 0
+        assert row["training"]["ms_per_step"] > 0
+
+
 def test_a_missed_goal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from goals import short_of  # type: ignore[import-not-found]

@@ -4,7 +4,6 @@ import gzip
 import http.client
 import json
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from watched import make_run, report, write
 
+from campaign.children import Program, until
 from quintet.cli import answered
 from quintet.engine.runs import requests
 from quintet.engine.runs.folder import RunFolder
@@ -135,14 +135,14 @@ def test_a_request_that_means_nothing_is_refused_with_a_sentence(
     assert requests.pending(run) == []
 
 
-def test_the_command_prints_an_address_with_a_token_that_works(run: Path) -> None:
-    command = [sys.executable, "-m", "quintet", "watch", str(run), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        host, _, token = process.stdout.readline().strip().partition("/?token=")
-        port = int(host.rpartition(":")[2])
-        status, html = asked(port, "/", Authorization=f"Bearer {token}")
-        process.send_signal(signal.SIGINT)
+def test_the_command_prints_an_address_with_a_token_that_works(run: Path, tmp_path: Path) -> None:
+    program = Program(["watch", str(run), "--port", "0"], tmp_path / "watch")
+    assert until(lambda: "\n" in program.said(), program), program.said()
+    host, _, token = program.said().splitlines()[0].partition("/?token=")
+    port = int(host.rpartition(":")[2])
+    status, html = asked(port, "/", Authorization=f"Bearer {token}")
+    program.signal(signal.SIGINT)
+    assert program.wait() == [130], program.said()
     assert status == 200
     assert 'data-action="stop"' in html
 

@@ -92,6 +92,14 @@ def parse(kind: Any, arguments: list[str], command: str, shown: str | None = Non
     return tyro.cli(kind, args=arguments, prog=f"quintet {command}", description="")
 
 
+def group(kind: Any, about: str) -> Any:
+    """The flags of a dataclass among those of another. Where tyro is told what they are about, it
+    does not search source files for it."""
+    import tyro
+
+    return Annotated[kind, tyro.conf.arg(name="", help=about)]
+
+
 def name_values(kind: Any) -> None:
     """Show `--step INT` in help where tyro would show `--step {None}|INT`."""
     import tyro

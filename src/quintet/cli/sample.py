@@ -12,6 +12,7 @@ from quintet.cli.common import (
     Step,
     check_step,
     examples,
+    group,
     parse,
 )
 from quintet.engine.errors import RunError
@@ -43,14 +44,13 @@ def sample(arguments: list[str]) -> None:
             ("inputs", Annotated[tyro.conf.Positional[tuple[Path, ...]], INPUTS], ()),
             ("out", Path, Path("out")),
             ("step", Step, None),
-            ("flags", Annotated[spelled(module.Flags), tyro.conf.arg(name="")], module.Flags()),
+            ("flags", group(spelled(module.Flags), "Settings of the sampler."), module.Flags()),
         ],
     )
     kind.__doc__ = (
         f"{module.Flags.__doc__}\n\nArgs:\n    inputs: Input files or folders.\n"
         "    out: Output folder.\n"
-        "    step: Checkpoint to use, or best; the default is the newest one.\n"
-        "    flags: Settings of the sampler."
+        "    step: Checkpoint to use, or best; the default is the newest one."
     )
     shown = f"  {command('sample', run)} {module.EXAMPLE}"
     asked = parse(kind, gathered(arguments[1:]), f"sample {run}", shown)

@@ -13,6 +13,7 @@ from quintet import rooms
 from quintet.cli.common import (
     ASKING,
     examples,
+    group,
     is_main,
     listing,
     parse,
@@ -84,14 +85,13 @@ def flags_of(name: str, default: Recipe) -> Any:
             ("valid", Annotated[str | None, tyro.conf.arg(metavar="DIR")], None),
             ("run", Path, run_of(name)),
             ("resume", bool, False),
-            ("settings", Annotated[type(default), tyro.conf.arg(name="")], default),
+            ("settings", group(type(default), "Settings of the recipe."), default),
         ],
     )
     kind.__doc__ = (
         f"{rooms.recipe_function(name).__doc__}\n\nArgs:\n"
         f"    data: {OWN['data']}\n    valid: {OWN['valid']}\n"
-        f"    run: {OWN['run']}\n    resume: {OWN['resume']}\n"
-        "    settings: Settings of the recipe."
+        f"    run: {OWN['run']}\n    resume: {OWN['resume']}"
     )
     return kind
 

@@ -112,7 +112,11 @@ def test_several_inputs_need_a_folder(
 
 
 def test_the_benchmark_measures_a_run_beside_baselines(
-    run: Path, scan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path,
+    scan: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
     from retopology import main  # type: ignore[import-not-found]
@@ -121,16 +125,22 @@ def test_the_benchmark_measures_a_run_beside_baselines(
         str(run),
         *["--count", "1", "--tries", "1", "--training", "3", "--dense", "800", "--faces", "8"],
     ]
-    assert main([*few, "--above", "aspect=2", "--below", "seconds=1e9"]) == 1
+    picture = ["--picture", str(tmp_path / "picture")]
+    bars = ["--above", "aspect=2", "--below", "seconds=1e9", "loss=9*guess"]
+    assert main([*few, "--clean", "--missing", "0.1", *picture, *bars]) == 1
+    assert (tmp_path / "picture" / "retopology.png").exists()
     said = capsys.readouterr().out
     rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert [row["system"] for row in rows] == ["model", "decimation", "nearest"]
+    systems = ["model", "decimation", "nearest", "clean", "original"]
+    assert [row["system"] for row in rows] == systems
     for row in rows:
         assert row["meshes"] == 1
         assert 0 <= row["exact"] <= 1
         assert 0 < row["chamfer"] <= row["hausdorff"]
+    assert rows[4]["equal"] == 1
     assert rows[1]["chamfer"] < 0.1
     assert "missed: aspect is" in said
     assert "missed: seconds" not in said
+    assert "missed: loss" not in said
     assert main([*few, "--scans", str(scan.parent)]) == 0
     assert "exact" not in capsys.readouterr().out

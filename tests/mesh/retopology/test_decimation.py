@@ -54,7 +54,21 @@ def test_a_dense_input_has_about_the_wished_faces_and_noise(benchmark):
     assert len(faces) == pytest.approx(6000, rel=0.15)
     again = benchmark.dense(MESHES[0], 6000, 0, 0)
     side = np.ptp(again[0], axis=0).max()
+    assert benchmark.dense(MESHES[0], 0, 0.005, 0) is MESHES[0]
     assert (vertices - again[0]).std() == pytest.approx(0.005 * side, rel=0.05)
+
+
+def test_points_are_left_out_around_places(benchmark):
+    whole = benchmark.rows_of(MESHES[0], 3000, 0)
+    assert whole.shape == (3000, 6)
+    holes = benchmark.rows_of(MESHES[0], 2700, 0.1)
+    assert holes.shape == (2700, 6)
+    remaining = {tuple(row) for row in holes}
+    is_left = np.array([tuple(row) in remaining for row in whole])
+    assert is_left.sum() == 2700
+    places, gone = whole[:, :3], whole[~is_left, :3]
+    nearest = np.linalg.norm(gone[:, None] - places, axis=-1).argsort(1)[:, :10]
+    assert is_left[nearest].mean() < 0.3
 
 
 def test_bars_are_numbers_or_baselines(benchmark):
@@ -66,6 +80,10 @@ def test_bars_are_numbers_or_baselines(benchmark):
     missed = benchmark.misses(means, ["chamfer=0.01"], ["exact=0.7"])
     assert missed == ["chamfer is 0.02, not below 0.01", "exact is 0.6, not above 0.7"]
     assert benchmark.misses({"model": {"chamfer": np.nan}}, ["chamfer=1"], [])
+    # Of several bars the largest counts.
+    assert benchmark.misses(means, ["chamfer=0.5*decimation,3*bin"], [], {"bin": 0.01}) == []
+    missed = benchmark.misses(means, ["chamfer=0.5*decimation,bin"], [], {"bin": 0.01})
+    assert missed == ["chamfer is 0.02, not below 0.015"]
     with pytest.raises(SystemExit, match="length is no measure; known: chamfer, exact"):
         benchmark.misses(means, ["length=1"], [])
     assert benchmark.table(means).splitlines()[2] == "| chamfer | 0.02 | 0.03 |"

@@ -1,5 +1,8 @@
 """What an evaluation of retopology measures."""
 
+from dataclasses import replace
+
+import numpy as np
 import torch
 
 from quintet.engine.task import Batch
@@ -49,3 +52,25 @@ def test_the_loss_with_other_points_is_that_of_shifted_points() -> None:
         other = task.measure(nets, Batch(task.collate(moved), [900, 901, 902], torch.zeros(3)))
     torch.testing.assert_close(own["loss_other_points"].total, other["loss"].total)
     assert own["loss"].total != other["loss"].total
+
+
+def test_batches_of_a_fixed_size_are_measured_and_shown_as_others() -> None:
+    recipe = recipes.retopology_tiny()
+    task = RetopologyTask(replace(recipe, generation=replace(recipe.generation, count=2)))
+    task.device = torch.device("cpu")
+    items = [task.data("valid").keyed(index, None) for index in range(3)]
+    nets = {"retopology": task.model.eval()}
+    found = []
+    for unit in (1, 256):  # rows of padding, as on a GPU
+        task.unit = unit
+        batch = Batch(task.collate(items), [0, 1, 2], torch.zeros(3))
+        with torch.no_grad():
+            [sheet] = task.exhibit(nets, batch)
+            found.append((task.measure(nets, batch), sheet.rows))
+    (own, rows), (padded, padded_rows) = found
+    assert own["valid"].values.tolist() == padded["valid"].values.tolist()
+    torch.testing.assert_close(own["chamfer"].values, padded["chamfer"].values)
+    torch.testing.assert_close(own["loss"].total, padded["loss"].total)
+    for row, other in zip(rows, padded_rows):
+        for mesh, same in zip(row, other):
+            np.testing.assert_array_equal(mesh[1], same[1])

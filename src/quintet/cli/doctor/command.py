@@ -7,12 +7,12 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
 from quintet import rooms
-from quintet.cli.common import parse, say, table
+from quintet.cli.common import group, parse, say, table
 from quintet.cli.train import spell_out, with_absolute_paths
 from quintet.cli.trained_on import contents_of_run, value_of
 from quintet.engine.config import ConfigError, resolved
@@ -139,13 +139,12 @@ def parse_recipe(name: str, arguments: list[str]) -> Any:
         "DoctorRecipe",
         [
             ("data", tyro.conf.Positional[str | None], None),
-            ("settings", Annotated[type(default), tyro.conf.arg(name="")], default),
+            ("settings", group(type(default), "As for train."), default),
         ],
     )
     kind.__doc__ = (
         "Measure the memory, time and disk of a run with a few dry steps.\n\nArgs:\n"
-        "    data: Data folder; without it the built-in data is used.\n"
-        "    settings: As for train."
+        "    data: Data folder; without it the built-in data is used."
     )
     args = parse(kind, spell_out(arguments, default.stages), f"doctor {name}")
     data = args.data if args.data is not None else args.settings.data

@@ -129,7 +129,8 @@ class RetopologyTask(Task):
         rows = [row for row, index in enumerate(batch.ids) if index < count and whole[row]]
         if not rows:
             return metrics
-        originals = [batch.data["codes"].split(lengths)[row] for row in rows]
+        meshes = batch.data["codes"][: sum(lengths)].split(lengths)  # padding may follow
+        originals = [meshes[row] for row in rows]
         with torch.autocast(self.device.type, enabled=False):
             generated = self.generate(batch, rows)
         return metrics | self._compare(generated, [codes[codes[:, 0] >= 0] for codes in originals])
@@ -170,7 +171,8 @@ class RetopologyTask(Task):
         rows = range(min(6, len(batch.ids)))
         with torch.autocast(self.device.type, enabled=False):
             codes = self.generate(batch, rows)
-        originals = [self._mesh(batch.data["codes"].split(lengths)[row].cpu()) for row in rows]
+        meshes = batch.data["codes"][: sum(lengths)].split(lengths)
+        originals = [self._mesh(meshes[row].cpu()) for row in rows]
         made = [self._mesh(each) for each in codes.cpu()]
         titles = ["validation", "generated"]
         texts = [batch.data["text"][row] for row in rows]
