@@ -3,6 +3,7 @@
     python benchmarks/ready.py train --out DIR            all, each in a process of its own
     python benchmarks/ready.py train mesh --out DIR --jobs 2 --device cpu
     python benchmarks/ready.py pack DIR                   measure on this CPU, and write the cards
+    python benchmarks/ready.py pack DIR image video       of some; the others stay as they are
 
 `train` runs the commands below in DIR, each after those that it needs, and leaves DIR/NAME.tar: the
 export in half precision, config.json and the log of the run, and facts.json (command, commit,
@@ -53,37 +54,34 @@ class Ready:
     """The frozen stage: another of them."""
     quick: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the quick metrics."""
+    example: str = ""
+    """Of a model that makes nothing alone."""
 
 
 FEW = {"generation.count": 4, "generation.reference_count": 16}
-# Without speech/vocoder_tiny, whose 1.7 MB would exceed MAX_BYTES.
-# The tokenizers of figures: docs/image.md and docs/video.md. Captions of either have 25 words,
+# The autoencoders of figures: docs/image.md and docs/video.md. Captions of either have 25 words,
 # which differ in a table of 512; one of 8192 takes two megabytes more. Dependencies come first.
 MODELS = {
     "image-tokenizer": Ready(
-        "image/vqgan_tiny",
-        "--images.builtin figure --model.levels 4 4 4 4 --losses.adversarial none"
-        " --optim.optimizer muon",
+        "image/autoencoder_tiny",
+        "--images.builtin figure --steps 4000",
         quick={"images.valid_limit": 8},
     ),
     "video-tokenizer": Ready(
-        "video/tokenizer_tiny",
-        "--videos.builtin figure --videos.frames 5 --videos.size 48 48 --model.levels 8 8 8"
-        " --losses.adversarial none --model.layers residual compress_space compress_time"
-        " compress_time consecutive_residual 2 --optim.optimizer muon --optim.learning-rate 1e-3"
-        " --steps 1500",
+        "video/autoencoder_tiny",
+        "--videos.builtin figure --videos.frames 5 --videos.size 48 48 --steps 4000",
         quick={"videos.valid_limit": 4},
     ),
     "mesh-autoencoder": Ready("mesh/autoencoder_tiny", quick={"meshes.valid_limit": 16}),
     "image": Ready(
-        "image/maskgit_tiny",
-        "--tokenizer runs/image-tokenizer --model.text-words 512",
+        "image/flow_tiny",
+        "--tokenizer runs/image-tokenizer --model.text-words 512 --steps 10000",
         "image-tokenizer",
         {"images.builtin_count": 16, "images.valid_limit": 4, **FEW},
     ),
     "video": Ready(
-        "video/maskgit_tiny",
-        "--tokenizer runs/video-tokenizer --model.text-words 512",
+        "video/flow_tiny",
+        "--tokenizer runs/video-tokenizer --model.text-words 512 --steps 10000",
         "video-tokenizer",
         {"videos.builtin_count": 16, "videos.valid_limit": 4, **FEW},
     ),
@@ -96,6 +94,11 @@ MODELS = {
     "music": Ready("music/mulan_tiny", quick={"sounds.valid_limit": 16}),
     "speech": Ready(
         "speech/voicebox_tiny", quick={"recordings.valid_limit": 4, "sampling.count": 1}
+    ),
+    "vocoder": Ready(
+        "speech/vocoder_tiny",
+        quick={"recordings.valid_limit": 4},
+        example="sample ready/speech --vocoder ready/vocoder --text 'ba do ki' --out spoken.wav",
     ),
 }
 
@@ -156,12 +159,16 @@ class Training:
         return path
 
 
-def train(options: argparse.Namespace) -> int:
-    """Those that are asked for, and what they need."""
-    asked = options.names or list(MODELS)
+def with_stages(asked: list[str]) -> list[str]:
+    """Those that are asked for, by default all, and what they need; dependencies come first."""
     if unknown := set(asked) - set(MODELS):
         raise SystemExit(f"no model {', '.join(unknown)}; there are {', '.join(MODELS)}")
-    names = {MODELS[name].needs for name in asked} | {*asked}
+    names = {MODELS[name].needs for name in asked} | {*(asked or MODELS)}
+    return [name for name in MODELS if name in names]
+
+
+def train(options: argparse.Namespace) -> int:
+    names = with_stages(options.names)
     out = options.out.resolve()
     (out / "runs").mkdir(parents=True, exist_ok=True)
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
@@ -175,7 +182,7 @@ def train(options: argparse.Namespace) -> int:
     jobs: dict[str, Future[Path]] = {}
     failed = 0
     with ThreadPoolExecutor(options.jobs) as pool:
-        for name in (name for name in MODELS if name in names):
+        for name in names:
             jobs[name] = pool.submit(training.run, name, jobs.get(MODELS[name].needs))
         for name, job in jobs.items():
             try:
@@ -191,7 +198,7 @@ def train(options: argparse.Namespace) -> int:
 
 def pack(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as place:
-        sources = {name: Path(place) / name for name in MODELS}
+        sources = {name: Path(place) / name for name in with_stages(options.names)}
         for name, source in sources.items():
             with tarfile.open(options.folder / f"{name}.tar") as tar:
                 tar.extractall(source, filter="data")
@@ -228,12 +235,12 @@ def card_of(name: str, source: Path) -> dict[str, Any]:
     about = json.loads((source / "config.json").read_text(encoding="utf-8"))
     facts = json.loads((source / "facts.json").read_text(encoding="utf-8"))
     recipe = rooms.recipe_of(RunFolder.open(folder).about, folder)
-    words = rooms.family_of(recipe).sample.example(recipe, folder)
+    words = ["sample", f"ready/{name}", *rooms.family_of(recipe).sample.example(recipe, folder)]
     print(f"measuring {name}", flush=True)
     return {
         "recipe": model.recipe,
         **facts,
-        "example": command("sample", f"ready/{name}", *words),
+        "example": command(*(shlex.split(model.example) or words)),
         "data": {"builtin": True, **about["data"]},
         **machine(source),
         "bytes": sum((folder / file).stat().st_size for file in FILES),
@@ -266,6 +273,7 @@ def main() -> None:
     training.set_defaults(call=train)
     packing = commands.add_parser("pack")
     packing.add_argument("folder", type=Path, metavar="DIR", help="what train left")
+    packing.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     packing.set_defaults(call=pack)
     options = parser.parse_args()
     sys.exit(options.call(options))

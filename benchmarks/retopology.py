@@ -91,6 +91,7 @@ def _flags(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tries", type=int, default=4, help="of the model; the nearest counts")
     parser.add_argument("--faces", type=int, default=500, help="wished of each of the scans")
     parser.add_argument("--temperature", type=float, default=0.5)
+    parser.add_argument("--raw", action="store_true", help="leave cracks of the model open")
     parser.add_argument("--dense", type=int, default=20_000, help="faces of the remeshed input")
     parser.add_argument("--noise", type=float, default=0.005, help="of the longest side")
     parser.add_argument("--missing", type=float, default=0.0, help="share of the points left out")
@@ -198,8 +199,8 @@ def measured(
     own: list[Surface] = []
 
     def retopologised(rows: np.ndarray) -> Surface:
-        settings = {"count": flags.tries, "temperature": flags.temperature, "seed": 0}
-        own.append(model.retopologise(rows, faces=faces, **settings)[0])
+        sampling = {"count": flags.tries, "temperature": flags.temperature, "seed": 0}
+        own.append(model.retopologise(rows, faces=faces, mend=not flags.raw, **sampling)[0])
         return own[-1]
 
     systems: dict[str, Callable[[], Surface]] = {

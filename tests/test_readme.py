@@ -70,7 +70,7 @@ APPENDED = {
     "quintet sample runs/voice": "--steps 2",
     "quintet sample runs/writer": "--max-faces 8",
     "quintet sample ready/mesh": "--count 1 --max-faces 8",
-    "quintet train image/vqgan_tiny photos --model.levels 4 4 4 4": SMALL,
+    "quintet train image/autoencoder_tiny photos": SMALL,
 }
 # Values that would take long: as on the page, and as run.
 REPLACED = {

@@ -16,6 +16,7 @@ from quintet import rooms
 from quintet.engine.errors import RunError
 from quintet.engine.models import ready
 from quintet.engine.models.pretrained import WEIGHTS, halve, weights_of
+from quintet.engine.runs.folder import RunFolder
 
 CARDS = ready.cards()
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -60,6 +61,15 @@ def test_the_example_of_a_ready_model_writes_files(
     assert said.status == 0, said.err
     sizes = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
     assert max(sizes) > 1000
+
+
+@pytest.mark.parametrize("name", ["ready/image", "ready/video", "ready/mesh"])
+def test_an_export_has_an_example_as_its_run_had(name: str) -> None:
+    folder = ready.found(Path(name))
+    recipe = rooms.recipe_of(RunFolder.open(folder).about, folder)
+    words = rooms.family_of(recipe).sample.example(recipe, folder)
+    assert shlex.join(words) in CARDS[name]["example"]
+    assert "--text" in words
 
 
 @each_model

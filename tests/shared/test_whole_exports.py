@@ -22,6 +22,7 @@ import small
 from quintet.engine.keys import normal, uniform
 from quintet.engine.models.export import Exportable, export
 from quintet.media.meshes.files import write_mesh
+from quintet.media.meshes.points import read_points
 from quintet.nn.text import tokenizer_of
 from quintet.shared.export import run
 from quintet.shared.flow.config import FlowConfig
@@ -49,6 +50,12 @@ def measured(model: Any) -> Any:
     return model.measure_latents(torch.randn(4, *grid, generator=torch.Generator().manual_seed(1)))
 
 
+def ending(model: Any, bias: float) -> Any:
+    """Retopology that ends meshes more or less often."""
+    nn.init.constant_(model.transformer.end_head.bias, bias)
+    return model
+
+
 FACES: dict[str, Any] = {"dim": 16, "heads": 1, "head_dim": 16, "fine_heads": 1}
 
 
@@ -73,6 +80,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "mesh.transformer plain": lambda: filled(
         quintet.MeshTransformer(small_codes(), layers=1, text="none", head="codes", **FACES)
     ),
+    "mesh.retopology": lambda: ending(filled(small.retopology()), -3.5),
 }
 PIXELS = [name for name in MODELS if name.startswith(("image", "video"))]
 
@@ -147,6 +155,47 @@ def test_the_loop_of_meshes_makes_what_the_model_makes(name: str, tmp_path: Path
         for made, mesh in zip(direct.generate(text, count=3, **settings), expected, strict=True):
             assert np.array_equal(made.faces, mesh.faces.numpy())
             assert np.abs(made.vertices - mesh.vertices.numpy()).max(initial=0) < 1e-3
+
+
+def scan(folder: Path) -> Path:
+    """A file of points with normals, in units of its own."""
+    rng = np.random.default_rng(0)
+    normals = rng.normal(size=(300, 3))
+    normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+    path = folder / "scan.npy"
+    np.save(path, np.concatenate((normals * [9, 6, 3] + 100, normals), 1).astype(np.float32))
+    return path
+
+
+def cleaned(model: Any, path: Path, **settings: Any) -> Any:
+    points = read_points(path, 100_000, np.random.default_rng(0))
+    return model.retopologise(points, settings.pop("faces", None), **settings)
+
+
+def test_the_loop_of_retopology_makes_what_the_model_makes(tmp_path: Path) -> None:
+    model, path = MODELS["mesh.retopology"](), scan(tmp_path)
+    whole = exportable("mesh.retopology", model)
+    direct = Direct(whole, tmp_path, "quintet.mesh.retopology.driver")
+    for more in ({}, {"faces": None}, {"temperature": 0.0}, {"top_k": 3}):
+        settings: dict[str, Any] = {"count": 3, "seed": 5, "faces": 9, **more}
+        expected = cleaned(model, path, **settings)
+        assert max(len(faces) for _, faces in expected) > 4
+        made = direct.generate(points=str(path), **settings)
+        for mesh, (vertices, faces) in zip(made, expected, strict=True):
+            assert np.array_equal(mesh.faces, faces)
+            assert np.abs(mesh.vertices - vertices).max(initial=0) < 1e-5
+    ending(model, -50.0)  # several windows
+    points = torch.rand(model.config.points, 6, generator=torch.Generator().manual_seed(0))
+    codes = model.generate_codes(points.expand(2, -1, -1), torch.tensor([30, 30]), seed=2)
+    assert codes.shape[1] > 2 * model.max_faces
+    sampling = {"temperature": 1.0, "top_k": None}
+    again = direct.driver.codes_of(direct, points.numpy(), 30, 2, 2, sampling)
+    assert np.array_equal(again, codes.numpy())
+    with pytest.raises(SystemExit, match="give --points"):
+        direct.generate()
+    np.save(path, np.ones((300, 3)))
+    with pytest.raises(SystemExit, match=r"\(n, 6\), finite and with normals, not \(300, 3\)"):
+        direct.generate(points=str(path))
 
 
 SPOKEN = "ba do ki, no!"
@@ -244,6 +293,21 @@ def test_graphs_make_meshes_without_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_graphs_clean_scans_without_torch(tmp_path: Path) -> None:
+    model, path = MODELS["mesh.retopology"](), scan(tmp_path)
+    folder = write("mesh.retopology", model, tmp_path / "whole")
+    words = ["--points", str(path), "--faces", "9", "--count", "2", "--seed", "4"]
+    made = run_alone(folder, *words, "--out", str(tmp_path / "out"))
+    expected = cleaned(model, path, faces=9, count=2, seed=4)
+    for file, (vertices, faces) in zip(made, expected, strict=True):
+        lines = [line.split() for line in file.read_text().splitlines()]
+        points = np.array([line[1:] for line in lines if line[0] == "v"], np.float64)
+        assert np.abs(points - vertices[:, [0, 2, 1]] * [1, 1, -1]).max() < 1e-5
+        polygons = np.array([line[1:] for line in lines if line[0] == "f"], np.int64)
+        assert np.array_equal(polygons - 1, faces)
+
+
+@pytest.mark.slow
 def test_graphs_speak_without_torch(tmp_path: Path) -> None:
     model, vocoder = (MODELS[f"speech.{name}"]() for name in ("voicebox", "vocoder"))
     folder = write("speech.voicebox", model, tmp_path / "whole")
@@ -278,7 +342,8 @@ def test_the_program_draws_and_reads_as_the_package_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["image.flow", "image.maskgit", "mesh.transformer", "speech.voicebox"]
+    "name",
+    ["image.flow", "image.maskgit", "mesh.transformer", "mesh.retopology", "speech.voicebox"],
 )
 def test_the_program_imports_neither_torch_nor_the_package(name: str) -> None:
     files = exportable(name, MODELS[name]()).files

@@ -19,8 +19,9 @@ from quintet.nn.text import (
 )
 from quintet.shared.captions import say_cut
 
-CONTEXT_ROWS = 32
-"""Captions encoded together on CUDA; on a CPU each is encoded alone."""
+CONTEXT_ROWS, CAPTION_ROWS = 32, 128
+"""Embeddings projected together on CUDA, and captions encoded, whose launches take longer than the
+work; on a CPU each is encoded alone."""
 
 
 def pad_rows(x: Tensor, rows: int) -> Tensor:
@@ -143,6 +144,7 @@ class CaptionConditioned(nn.Module):
         """`encode_text` of the inputs of `tokenize_captions`, in eval mode."""
         drops = self.training and self.config.dropout > 0
         model = self.cast_copy(self.weight.dtype) if drops else self
-        rows = CONTEXT_ROWS if self.weight.is_cuda else 1
+        most = CAPTION_ROWS if self.config.text in TOKENIZERS else CONTEXT_ROWS
+        rows = most if self.weight.is_cuda else 1
         inputs = (text,) if mask is None else (text, mask)
         return in_blocks(lambda *part: model.encode_text(len(part[0]), *part), rows, *inputs)

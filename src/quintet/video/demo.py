@@ -36,11 +36,11 @@ TOKENIZER = Row(
 )
 GENERATOR = Row(
     title="Text to video",
-    description="A masked transformer generates video tokens from a caption.",
+    description="A transformer generates latents from a caption by flow matching.",
     figure=lambda metrics, _: Figure(
         value=f"{metrics['agrees']:.0%}",
         meaning="of generated clips show all that the caption names",
-        baseline=f"real clips through the tokenizer: {metrics['agrees_tokenizer']:.0%}",
+        baseline=f"real clips through the autoencoder: {metrics['agrees_tokenizer']:.0%}",
     ),
     draw=generate,
     arguments='--text "a red ring moves quickly to the right on white" --out clips',

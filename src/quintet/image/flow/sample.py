@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
 from quintet.shared.flow.sampling import FlowFlags
-from quintet.shared.generation.sampling import reads_captions, settings_of, together, write_samples
+from quintet.shared.generation.sampling import (
+    config_of,
+    reads_captions,
+    settings_of,
+    together,
+    write_samples,
+)
 from quintet.shared.sampling import Trained, check_positive, check_size, own_text, refuse_inputs
 
 if TYPE_CHECKING:
@@ -39,9 +45,7 @@ class Flags(FlowFlags):
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    from quintet.engine.runs.folder import RunFolder
-
-    if RunFolder.open(run).about["main"]["config"]["enlarge"]:
+    if config_of(run)["enlarge"]:
         small = sorted(run.glob("exhibits/*/small.png"))[-1:]
         return ["--small", str(small[0]), "--out", "out"] if small else []
     one = recipe.images.builtin == "figure"

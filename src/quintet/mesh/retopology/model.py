@@ -199,17 +199,21 @@ class Retopology(Pretrained, nn.Module):
         *,
         count: int = 1,
         keep: Any = None,
+        mend: bool = True,
         temperature: float = 0.5,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[tuple[Floats, Any]]:
-        """Clean meshes (vertices, faces) for a surface, in the units of its points, nearest first.
+        """Clean meshes (vertices, faces) for a surface, in the units of its points, the best first:
+        near to the points, and with few open edges.
 
         `points` (n, 3), or (n, 6) with normals; `faces`: the wished number; `count`: tries; `keep`:
-        a mesh (vertices, faces) in the same units, whose faces the result has, rounded to the grid.
+        a mesh (vertices, faces) in the same units, whose faces the result has, rounded to the grid;
+        `mend`: close cracks of up to two cells of the grid, unless a part is kept.
         """
-        from quintet.mesh.retopology.ranking import nearest_first
+        from quintet.mesh.retopology.ranking import best_first
+        from quintet.mesh.retopology.seams import mended
 
         most = WINDOWS * self.config.max_faces
         if faces is not None and not 4 <= faces <= most:
@@ -228,9 +232,11 @@ class Retopology(Pretrained, nn.Module):
             top_p=top_p,
         )
         meshes = [mesh_of(rows, self.config.bins) for rows in codes.cpu()]
-        pairs = [(mesh.vertices.numpy(), mesh.faces.numpy()) for mesh in meshes]
-        ranked = nearest_first(pairs, surface.points.numpy())
-        return [(surface.place(vertices.astype(np.float64)), rows) for vertices, rows in ranked]
+        pairs = [(mesh.vertices.double().numpy(), mesh.faces.numpy()) for mesh in meshes]
+        places = surface.points[:, :3].double().numpy()
+        if mend and keep is None:
+            pairs = [mended(*pair, places, self.config.bins) for pair in pairs]
+        return [(surface.place(at), rows) for at, rows in best_first(pairs, places)]
 
     def surface(self, points: Any, seed: int = 0) -> Surface:
         """The model's view of points (n, 3) or (n, 6): as many as it takes, in -1..1."""

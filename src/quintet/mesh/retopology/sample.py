@@ -38,9 +38,11 @@ class Flags:
     faces: int | None = None
     """Wished number of faces; by default the model's own choice."""
     count: int = 1
-    """Tries; the one nearest to the input comes first, the others are saved beside it."""
+    """Tries; the nearest to the input with few open edges comes first, the others beside it."""
     keep: Path | None = None
     """Mesh in the units of the input, whose faces the result will have."""
+    mend: bool = True
+    """Close cracks of up to two cells of the grid, unless a part is kept."""
     format: Format = "obj"
     """File format in a folder; --out clean.glb names one. All open upright in Blender."""
     temperature: float = 0.5
@@ -88,6 +90,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
                 flags.faces,
                 count=flags.count,
                 keep=keep,
+                mend=flags.mend,
                 temperature=flags.temperature,
                 top_k=flags.top_k,
                 seed=flags.seed,

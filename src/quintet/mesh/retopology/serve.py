@@ -35,7 +35,7 @@ FIELDS = {
     "model": "Name of a model.",
     "file": "A scan or a dense mesh: a surface or points.",
     "faces": "Wished number of faces.",
-    "n": "Tries; the nearest to the scan comes first.",
+    "n": "Tries; the nearest to the scan, with few open edges, comes first.",
     "keep": "A mesh whose faces the result will have.",
     "format": "obj, glb, ply or stl.",
     "seed": "Random seed; drawn if left out.",

@@ -1,104 +1,37 @@
 """Generation with the graphs of a mesh generator; without torch, see `shared/export/run.py`."""
 
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from quintet.shared.export.run import Model, at_step, uniform
+from quintet.mesh.transformer.faces import Mesh, assemble, generate_faces, write
+from quintet.shared.export.run import Model
+
+__all__ = ["generate", "write"]
 
 
-class Mesh(NamedTuple):
-    vertices: Any
-    """(v, 3), z is up."""
-    faces: Any
-    """(f, corners)."""
-
-
-def generate(model: Model, text: str | None, **settings: Any) -> list[Mesh]:
-    about = model.about
-    codes = codes_of(model, text, **settings)
-    bins, _ = model("decode", codes=codes)
-    coordinates = (bins.astype(np.float32) + np.float32(0.5)) * np.float32(2 / about["bins"]) - 1
-    return [assemble(*each, about["corners"]) for each in zip(codes, coordinates)]
-
-
-def codes_of(
+def generate(
     model: Model,
     text: str | None,
     *,
     count: int,
     seed: int,
-    temperature: float,
-    top_k: int | None,
-    cond_scale: float,
     max_faces: int | None,
-) -> Any:
-    """(b, f, t), -1 after the end of a mesh."""
-    about, keys = model.about, model.keys(count, seed)
+    cond_scale: float,
+    **sampling: Any,
+) -> list[Mesh]:
+    about = model.about
     captions = model.captions(text, count, cond_scale)
-    limit = min(max_faces or about["max_faces"], about["max_faces"])
-    temperature = 0.0 if top_k == 1 else temperature
-    cache = np.zeros((limit, len(captions.rows), *about["cache"]), np.float32)
-    draws, ended, codes = np.arange(about["draws"]), np.zeros(count, bool), list[Any]()
-    settings = {
-        "top_k": np.array([min(top_k or about["values"], about["values"])]),
-        "temperature": np.array([temperature], np.float32),
-        "scale": np.array([cond_scale], np.float32),
-        "rows": captions.rows,
-        "uncond": captions.uncond,
-        **captions.inputs,
-    }
-    face = np.zeros((count, about["tokens"]), np.int64)
-    for position in range(limit):
-        own = at_step(keys[:, None], position * about["draws"] + draws)
-        noise = uniform(own.ravel(), "code", (about["values"],))
-        face, end, new = model(
-            "face",
-            codes=face,
-            noise=noise.reshape(count, len(draws), -1),
-            position=np.array([position]),
-            cache=cache[: max(1, position)],
-            **settings,
-        )
-        chance = uniform(own[:, 0], "end", (1,))[:, 0] if temperature else np.float32(0.5)
-        ended |= (chance < end) & (position > 0)
-        if ended.all():
-            break
-        cache[position] = new
-        codes.append(np.where(ended[:, None], -1, face))
-    return np.stack(codes, 1)
-
-
-def assemble(codes: Any, coordinates: Any, corners: int) -> Mesh:
-    """As in `assemble.py`: corners with equal codes are one vertex, at their mean position."""
-    real = codes[:, 0] >= 0
-    rows = codes[real].reshape(-1, codes.shape[1] // corners)
-    positions = coordinates[real].reshape(-1, 3)
-    _, vertex = np.unique(rows, axis=0, return_inverse=True)
-    faces = vertex.reshape(-1, corners)
-    ordered = np.sort(faces, -1)
-    distinct = (ordered[:, 1:] != ordered[:, :-1]).all(-1)
-    faces = faces[distinct]
-    if not len(faces):
-        return Mesh(np.zeros((0, 3), np.float32), faces)
-    _, first = np.unique(ordered[distinct], axis=0, return_index=True)
-    faces = faces[np.sort(first)]
-    sums = np.zeros((vertex.max() + 1, 3), np.float32)
-    np.add.at(sums, vertex.ravel(), positions)
-    mean = sums / np.bincount(vertex.ravel())[:, None].astype(np.float32)
-    used, first, compact = np.unique(faces, return_index=True, return_inverse=True)
-    order = first.argsort()
-    return Mesh(mean[used[order]], order.argsort()[compact].reshape(-1, corners))
-
-
-def write(path: Path, mesh: Mesh, about: dict[str, Any]) -> Path | None:
-    """An .obj, in which y is up; none of a mesh without a face."""
-    if not len(mesh.faces):
-        return None
-    points = mesh.vertices[:, [0, 2, 1]] * np.array([1, 1, -1]) + 0.0
-    lines = ["v " + " ".join(f"{x:.6g}" for x in row) for row in points.tolist()]
-    lines += ["f " + " ".join(map(str, row)) for row in (mesh.faces + 1).tolist()]
-    path = path.with_suffix(".obj")
-    path.write_text("\n".join([*lines, ""]), encoding="ascii")
-    return path
+    codes = generate_faces(
+        model,
+        model.keys(count, seed),
+        min(max_faces or about["max_faces"], about["max_faces"]),
+        captions.inputs,
+        rows=captions.rows,
+        uncond=captions.uncond,
+        cond_scale=cond_scale,
+        **sampling,
+    )
+    bins, _ = model("decode", codes=codes)
+    coordinates = (bins.astype(np.float32) + np.float32(0.5)) * np.float32(2 / about["bins"]) - 1
+    return [assemble(*each, about["corners"]) for each in zip(codes, coordinates)]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from quintet.engine.models.export import Exportable, Input, Piece, graph
 from quintet.mesh.autoencoder.export import POINTERS, decoder_piece
-from quintet.mesh.transformer import driver
+from quintet.mesh.transformer import driver, faces
 from quintet.mesh.transformer.generator import FaceGenerator
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.attention import Block, Context, CrossKV
@@ -29,9 +29,14 @@ from quintet.shared.export.pieces import (
 
 def encode(self: Any, text: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values of a caption in each layer that attends to it."""
-    values, mask = self.model.encode_text(text.shape[0], text)
-    kvs = [block.cross_kv(Context(values, mask)) for block in self.model.coarse]
-    return torch.stack([torch.stack(kv[:2], 1) for kv in kvs if kv is not None], 1), mask
+    context = Context(*self.model.encode_text(text.shape[0], text))
+    return cross_kvs(self.model, context), context.mask
+
+
+def cross_kvs(model: Any, context: Context) -> Tensor:
+    """(b, layers, 2, h, n, e): keys and values of a context in each layer that attends to it."""
+    kvs = [block.cross_kv(context) for block in model.coarse]
+    return torch.stack([torch.stack(kv[:2], 1) for kv in kvs if kv is not None], 1)
 
 
 class Past:
@@ -55,12 +60,16 @@ class Past:
 class TracedFace(FaceGenerator):
     """A face from the inputs of a graph."""
 
-    def __init__(self, model: MeshTransformer, table: Tensor, inputs: dict[str, Tensor]) -> None:
+    def __init__(
+        self, model: MeshTransformer, table: Tensor, inputs: dict[str, Tensor], ordered: bool
+    ) -> None:
         self.model, self.config, self.table, self.inputs = model, model.config, table, inputs
         self.tokens = model.config.tokens_per_face
         self.coarse, self.fine = [*model.coarse], [*model.fine]
         self.fine_positions = [None] * self.tokens  # type: ignore[assignment]
-        self.sampling: Any = SimpleNamespace(distinct=not model.config.pointers, ordered=False)
+        distinct = not model.config.pointers
+        self.sampling: Any = SimpleNamespace(distinct=distinct, ordered=ordered)
+        self.previous = torch.where(inputs["position"] == 0, -1, inputs["codes"])
         heads, head_dim = self.config.fine_heads, self.config.fine_head_dim
         none = model.start.new_zeros(inputs["rows"].shape[0], heads, 0, head_dim)
         self.pasts = [Past(none, none) for _ in self.fine]
@@ -132,24 +141,24 @@ def next_face(
 ) -> tuple[Tensor, Tensor, Tensor]:
     inputs = {"codes": codes, "noise": noise, "position": position, "cache": cache, "top_k": top_k}
     inputs |= {"temperature": temperature, "scale": scale, "rows": rows, "uncond": uncond}
-    face = TracedFace(self.model, self.table, inputs)
+    face = TracedFace(self.model, self.table, inputs, self.ordered)
     coarse, new = face.coarse_hidden(context, mask)
     none = torch.zeros_like(codes[:, 0], dtype=torch.bool)
     return face.generate_face(coarse, torch.zeros_like(codes), none), face.end(coarse), new
 
 
-def face_inputs(model: MeshTransformer, count: int, faces: int) -> dict[str, Tensor]:
+def face_inputs(model: MeshTransformer, count: int, earlier: int) -> dict[str, Tensor]:
     """Examples for so many meshes, under guidance, after so many faces."""
-    config, generator = model.config, torch.Generator().manual_seed(faces)
+    config, generator = model.config, torch.Generator().manual_seed(earlier)
     draws = config.tokens_per_face * model.head.parts
-    shape = (faces, 2 * count, config.layers, 2, config.heads, config.head_dim)
+    shape = (earlier, 2 * count, config.layers, 2, config.heads, config.head_dim)
     codes = (count, config.tokens_per_face)
     return {
         "codes": torch.randint(config.codebook_size, codes, generator=generator),
         "noise": torch.rand(count, draws, most_values(model), generator=generator),
-        "position": torch.tensor([faces]),
+        "position": torch.tensor([earlier]),
         "cache": torch.randn(shape, generator=generator),
-        "top_k": torch.tensor([most_values(model) - (faces > 2)]),
+        "top_k": torch.tensor([most_values(model) - (earlier > 2)]),
     }
 
 
@@ -158,12 +167,14 @@ def most_values(model: MeshTransformer) -> int:
     return max(getattr(model.head, "levels", (model.config.codebook_size,)))
 
 
-@torch.no_grad()
-def pieces(model: MeshTransformer, recipe: Any) -> Exportable:
-    config, autoencoder = model.config, model.autoencoder
-    check_captions(config)
-    if config.pointers:
-        return Exportable([], POINTERS)
+def face_piece(
+    model: MeshTransformer,
+    contexts: dict[str, tuple[Tensor, str]],
+    ordered: bool = False,
+) -> tuple[Piece, dict[str, Any]]:
+    """The graph of the next face, and what its loop has to know. `contexts` are values for three
+    meshes of what it attends to, with their descriptions."""
+    config = model.config
     traced, checked = face_inputs(model, 2, 2), face_inputs(model, 3, 5)
     draws, values = traced["noise"].shape[1:]
     heads = f"{config.heads}, {config.head_dim}"
@@ -181,34 +192,50 @@ def pieces(model: MeshTransformer, recipe: Any) -> Exportable:
     }
     inputs = {n: Input(traced[n], checked[n], *about) for n, about in described.items()}
     inputs |= row_inputs()
-    own: list[Piece] = []
-    if captions_of(config):
-        text = text_input(model)
-        kv, mask = encode(graph(model, encode), text.checked)
-        layers, length = kv.shape[1], kv.shape[4]
-        outputs = {
-            "context": f"(rows, {layers}, 2, {config.heads}, {length}, {config.head_dim}) float32:"
-            " keys and values of captions",
-            "mask": f"(rows, {length}) bool: the first alone is true where the caption is left out",
-        }
-        own.append(Piece("context", "captions", graph(model, encode), {"text": text}, outputs))
-        mask[-1, 1:] = False
-        for name, rows in (("context", kv), ("mask", mask)):
-            few, more = torch.cat([rows[:2]] * 2), torch.cat([rows] * 2)
-            inputs[name] = Input(few, more, outputs[name], ROWS)
-    network = graph(model, next_face)
+    for name, (rows, description) in contexts.items():
+        few, more = torch.cat([rows[:2]] * 2), torch.cat([rows] * 2)
+        inputs[name] = Input(few, more, description, ROWS)
+    network: Any = graph(model, next_face)
     network.register_buffer("table", model.code_embed())
+    network.ordered = ordered
     outputs = {
         "face": f"{codes}: the next face",
         "end": "(batch) float32: the probability that the mesh has ended before it",
         "new": f"(rows, {config.layers}, 2, {heads}) float32: for the cache",
     }
-    own += [Piece("face", "codes of the next face", network, inputs, outputs)]
-    own += [decoder_piece(autoencoder)]
-    about = {"key": "mesh", "fps": 0, "corners": config.corners, "bins": autoencoder.config.bins}
+    about = {"key": "mesh", "fps": 0, "corners": config.corners}
     about |= {"cache": [config.layers, 2, config.heads, config.head_dim], "draws": draws}
     about |= {"values": values, "tokens": config.tokens_per_face, "max_faces": config.max_faces}
-    about |= {"captions": captions_of(config)}
+    return Piece("face", "codes of the next face", network, inputs, outputs), about
+
+
+def kvs_about(model: MeshTransformer, kv: Tensor, what: str) -> str:
+    shape = f"{kv.shape[1]}, 2, {model.config.heads}, {kv.shape[4]}, {model.config.head_dim}"
+    return f"(rows, {shape}) float32: keys and values of {what}"
+
+
+@torch.no_grad()
+def pieces(model: MeshTransformer, recipe: Any) -> Exportable:
+    config, autoencoder = model.config, model.autoencoder
+    check_captions(config)
+    if config.pointers:
+        return Exportable([], POINTERS)
+    own: list[Piece] = []
+    contexts: dict[str, tuple[Tensor, str]] = {}
+    if captions_of(config):
+        text = text_input(model)
+        kv, mask = encode(graph(model, encode), text.checked)
+        outputs = {
+            "context": kvs_about(model, kv, "captions"),
+            "mask": f"(rows, {kv.shape[4]}) bool: the first alone is true where the caption is left"
+            " out",
+        }
+        own.append(Piece("context", "captions", graph(model, encode), {"text": text}, outputs))
+        mask[-1, 1:] = False
+        contexts = {"context": (kv, outputs["context"]), "mask": (mask, outputs["mask"])}
+    piece, about = face_piece(model, contexts)
+    about |= {"bins": autoencoder.config.bins, "captions": captions_of(config)}
     settings = {"count": 8, "seed": 0, "temperature": 0.8, "top_k": int, "cond_scale": 1.0}
-    files = program(about, {**settings, "max_faces": int}, driver)
+    files = program(about, {**settings, "max_faces": int}, faces, driver)
+    own += [piece, decoder_piece(autoencoder)]
     return Exportable(own, f"Starting from given faces is not exported. {PROGRAM}", files)

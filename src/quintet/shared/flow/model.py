@@ -70,6 +70,7 @@ class FlowTransformer(CaptionConditioned):
     """(c,): of the latents of the training data."""
     latent_std: Tensor
     """(c,); zeros until the latents are measured."""
+    _measured = False
 
     def build(self, config: FlowConfig) -> None:
         dim, cells = config.dim, config.patch**2
@@ -170,7 +171,9 @@ class FlowTransformer(CaptionConditioned):
 
     @property
     def measured_latents(self) -> bool:
-        return bool(self.latent_std.any())
+        """Read from the device until it is true: reading waits for what is being generated."""
+        self._measured = self._measured or bool(self.latent_std.any())
+        return self._measured
 
     def normalised(self, latents: Tensor) -> Tensor:
         """(b, c, *grid) with mean 0 and deviation 1."""

@@ -88,7 +88,8 @@ class Sampler:
         self.known.copy_(start.known)
         if self.beside is not None and start.beside is not None:
             self.beside.copy_(start.beside)
-        self.times.copy_(times_of(self.solver.steps, self.model.config.time_shift, start.time))
+        times = times_of(self.solver.steps, self.model.config.time_shift, start.time)
+        self.times.copy_(times, non_blocking=True)  # else it would wait for the block before
         self.done.zero_()
         for _ in range(self.solver.steps):
             go_on()

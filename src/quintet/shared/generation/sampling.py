@@ -43,11 +43,17 @@ def check_texts(model: Any, texts: Sequence[str]) -> None:
         raise RunError(str(error)) from None
 
 
-def reads_captions(run: Path) -> bool:
-    """Whether the generator of a run has a text encoder."""
+def config_of(run: Path) -> dict[str, Any]:
+    """The configuration of the generator of a run or an export."""
     from quintet.engine.runs.folder import RunFolder
 
-    return RunFolder.open(run).about["main"]["config"]["text"] != "none"
+    about = RunFolder.open(run).about
+    return about.get("main", about)["config"]
+
+
+def reads_captions(run: Path) -> bool:
+    """Whether the generator of a run or an export has a text encoder."""
+    return config_of(run)["text"] != "none"
 
 
 def settings_of(run: Path, flags: Any) -> dict[str, Any]:
