@@ -151,9 +151,19 @@ class TextEncoder(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = RMSNorm(dim)
 
+    @torch.no_grad()
+    def keep_words(self, ids: Tensor) -> None:
+        """Clear the embeddings of all other ids: `forward` leaves out words without one."""
+        known = torch.zeros(len(self.embedding.weight), dtype=torch.bool, device=ids.device)
+        known[ids.flatten()] = True
+        self.embedding.weight.mul_(known[:, None].to(self.embedding.weight))
+
     def forward(self, ids: Tensor) -> Context:
+        embedded = self.embedding(ids)
         mask = ids != PAD
-        x = residual_stream(self.embedding(ids))
+        if not self.training:  # a word that training did not meet would mislead the others
+            mask = mask & (embedded != 0).any(-1)
+        x = residual_stream(embedded)
         rotation = rope_1d(torch.arange(ids.shape[1], device=ids.device), self.head_dim)
         for block in self.blocks:
             x = block(x, rotation, mask=mask)

@@ -166,6 +166,30 @@ def test_the_loss_is_measured_where_latents_are_not_given(saved: Path) -> None:
     assert errors.isfinite().all()
 
 
+def test_words_that_training_does_not_meet_are_left_out(saved: Path) -> None:
+    model = prepared(recipe(saved)).model.eval()
+    with torch.no_grad():
+        for parameter in model.text_encoder.blocks.parameters():  # zero at first
+            parameter.copy_(torch.randn_like(parameter) * 0.2)
+    known, other, third = model.encode_captions(
+        ["a red star on blue", "a zebra star on blue", "a giraffe star on blue"]
+    ).values.split(1)
+    masks = model.encode_captions(["a red star on blue", "a zebra star on blue"]).mask
+    assert masks[0, 3]  # the null embedding, the start, a, red
+    assert masks[:, 3].tolist() == [True, False]
+    assert masks[0].sum() == masks[1].sum() + 1
+    visible = masks[1].nonzero()[:, 0]
+    assert torch.equal(other[:, visible], third[:, visible])
+    assert not torch.allclose(known[:, visible], other[:, visible])
+
+
+def test_a_word_that_later_training_meets_is_learned(saved: Path) -> None:
+    model = prepared(recipe(saved)).model.train()
+    ids = model.tokenize_captions(["a zebra"])[0]
+    model.encode_text(1, ids).values[0, :, 0].sum().backward()
+    assert model.text_encoder.embedding.weight.grad[ids[0, 2]].any()
+
+
 def test_given_parts_are_rectangles_or_all_around_them(saved: Path) -> None:
     task = prepared(recipe(saved))
     given = task.given(torch.arange(200), (8, 8))

@@ -4,6 +4,7 @@
 it is known, so that a caller can time out. `forecast` formats the numbers.
 """
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -72,16 +73,15 @@ def seconds_per_step(
     path: Path,
     load: Callable[[str], Any] | None = None,
 ) -> float:
-    """Measure the first steps for about a second. `path` is a temporary, empty folder."""
+    """Median of some first steps: on a busy machine single ones take ten times as long. `path` is a
+    temporary, empty folder."""
     folder = RunFolder(path)
     if recipe.stages:
         frozen.keep(folder, recipe, {}, load)
     run = Run(build(frozen.resolved(recipe, path)), recipe, World(recipe), folder)
     try:
-        _steps(run, 2, max_seconds=1.0)
-        begin = time.perf_counter()
-        count = _steps(run, 1000, max_seconds=1.0)
-        return (time.perf_counter() - begin) / count
+        _steps(run, WARMUP_STEPS["cpu"])
+        return statistics.median(_timed(run) for _ in range(TIMED_STEPS["cpu"]))
     finally:
         run.close()
 
@@ -129,6 +129,12 @@ def _steps(run: Run, max_steps: int, max_seconds: float = MAX_SECONDS) -> int:
         _synchronize(run)
         count += 1
     return count
+
+
+def _timed(run: Run) -> float:
+    begin = time.perf_counter()
+    _steps(run, 1)
+    return time.perf_counter() - begin
 
 
 def _synchronize(run: Run) -> None:

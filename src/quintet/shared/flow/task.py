@@ -41,6 +41,9 @@ class FlowTask(GeneratorTask):
         train = self.codes["train"]
         if train is not None and not self.model.measured_latents:
             self.model.set_statistics(*statistics(train))
+            if self.config.text == "words":
+                captions = sorted({train.text(index) for index in range(len(train))})
+                self.model.text_encoder.keep_words(self.model.tokenize_captions(captions)[0])
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
         changed = torch.tensor([item["changed"] for item in items])
