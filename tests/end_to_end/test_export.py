@@ -21,6 +21,7 @@ SMALL = ["--workers", "0", "--precision", "fp32", "--device", "cpu", "--trackers
 ROOMS = {
     "video/tokenizer_tiny": ["--batch-size", "2", "--videos.valid-limit", "2"],
     "mesh/autoencoder_tiny": ["--batch-size", "2", "--meshes.valid-limit", "2"],
+    "mesh/retopology_tiny": ["--batch-size", "2", "--generation.count", "1"],
     "music/mulan_tiny": ["--batch-size", "2", "--sounds.valid-limit", "2"],
     "speech/voicebox_tiny": ["--batch-size", "2", "--sampling.count", "1"],
 }

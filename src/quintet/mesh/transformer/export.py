@@ -117,7 +117,7 @@ class TracedFace(FaceGenerator):
     def draw(self, logits: Tensor, number: int) -> Tensor:
         temperature, count = self.inputs["temperature"], logits.shape[-1]
         warm = logits / temperature.clamp_min(1e-6)
-        least = self.inputs["top_k"].clamp_max(count) - 1
+        least = self.inputs["top_k"].clamp(1, count) - 1
         ordered = warm.sort(-1, descending=True).values
         warm = warm.masked_fill(warm < ordered.index_select(1, least), float("-inf"))
         noise = self.inputs["noise"][:, number, :count]
