@@ -15,12 +15,11 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a picture, with its caption; of an animation, one frame."""
+    """A part of a picture, with its caption."""
 
     file: str
     box: Box
     caption: str = ""
-    frame: int = 0
 
 
 def squares(file: str, left: int, side: int, tops: dict[int, str]) -> list[Panel]:
@@ -28,9 +27,10 @@ def squares(file: str, left: int, side: int, tops: dict[int, str]) -> list[Panel
     return [Panel(file, (left, top, left + side, top + side), text) for top, text in tops.items()]
 
 
-def frames(file: str, box: Box, caption: str) -> list[Panel]:
-    """The first, middle and last of nine frames."""
-    return [Panel(file, box, caption, 0), Panel(file, box, frame=4), Panel(file, box, frame=8)]
+def first_and_last(top: int, caption: str) -> list[Panel]:
+    """A row of a sheet of clips."""
+    first, last = ((left, top, left + 128, top + 128) for left in (4, 136))
+    return [Panel("results-video-flow.png", first, caption), Panel("results-video-flow.png", last)]
 
 
 ROWS: dict[str, list[Panel]] = {
@@ -47,11 +47,10 @@ ROWS: dict[str, list[Panel]] = {
             875: "a large yellow star at the bottom on green",
         },
     ),
-    "video: text to video, frames of two clips (video/maskgit)": [
-        *frames(
-            "films.gif", (175, 372, 257, 454), "a green ring moves quickly to the right on yellow"
-        ),
-        *frames("films.gif", (175, 609, 257, 691), "a white ring moves quickly upwards on purple"),
+    "video: text to video, first and last frames of three clips (video/flow)": [
+        *first_and_last(25, "a green ring moves quickly to the right on red"),
+        *first_and_last(207, "a white triangle moves slowly to the right on yellow"),
+        *first_and_last(389, "a blue circle moves slowly downwards on white"),
     ],
     "meshes: text to mesh (mesh/transformer)": squares(
         "meshes.png",
@@ -107,7 +106,6 @@ def row(title: str, panels: list[Panel]) -> Image.Image:
     for number, (panel, lines) in enumerate(zip(panels, captions)):
         left = GAP + number * (width + GAP)
         with Image.open(IMAGES / panel.file) as source:
-            source.seek(panel.frame)
             picture = source.convert("RGB").crop(panel.box)
         strip.paste(picture.resize((width, height), Image.Resampling.LANCZOS), (left, TITLE))
         for at, line in enumerate(lines):
