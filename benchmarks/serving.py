@@ -252,10 +252,11 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--flags", default="{}")
-    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--count", type=int, help="requests: of bad 10,000, of speech 10")
     parser.add_argument("--text", default="ba do ki ma to ri")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    options.count = options.count or (10_000 if options.what == "bad" else 10)
     if options.what != "speech":
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     return {"load": load, "bad": bad, "speech": speech}[options.what](options)
