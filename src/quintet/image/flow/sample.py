@@ -26,7 +26,7 @@ EXAMPLE = '--text "a red star on white" --out out'
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(FlowFlags):
-    """Makes images of --text, changes --like, paints into --image by --mask, enlarges --small."""
+    """Makes images of --text; changes an image (--like), paints (--mask) or enlarges (--small)."""
 
     size: tuple[int, int] | None = None
     """Height and width; default: those of training."""
