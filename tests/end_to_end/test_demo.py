@@ -573,7 +573,7 @@ def test_a_terminal_shows_state_step_metric_and_time_left_per_stage() -> None:
 def test_a_step_that_stalls_does_not_shorten_a_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine one step took 2.4 s and the others 0.2: 40 steps were trained of 400."""
+    """Other programs may take the processor for seconds."""
     stage = live().stage
     steps = iter(range(100))
     stalled = lambda run: time.sleep(3 if next(steps) == 4 else 0.001)

@@ -19,9 +19,11 @@ from quintet.nn.text import (
 )
 from quintet.shared.captions import say_cut
 
-CONTEXT_ROWS, CAPTION_ROWS = 32, 128
-"""Embeddings projected together on CUDA, and captions encoded, whose launches take longer than the
-work; on a CPU each is encoded alone."""
+CONTEXT_ROWS = 32
+"""Embeddings of captions or points that are projected together on CUDA."""
+CAPTION_ROWS = 128
+"""Captions encoded together on CUDA, where launches take longer than the work; on a CPU each is
+encoded alone."""
 
 
 def pad_rows(x: Tensor, rows: int) -> Tensor:

@@ -73,7 +73,7 @@ def seconds_per_step(
     path: Path,
     load: Callable[[str], Any] | None = None,
 ) -> float:
-    """Median of some first steps: on a busy machine single ones take ten times as long. `path` is a
+    """Median of some first steps, as single ones may stall on a busy machine. `path` is a
     temporary, empty folder."""
     folder = RunFolder(path)
     if recipe.stages:

@@ -171,7 +171,8 @@ class FlowTransformer(CaptionConditioned):
 
     @property
     def measured_latents(self) -> bool:
-        """Read from the device until it is true: reading waits for what is being generated."""
+        """Whether mean and deviation of the latents are known. Once true it is not read from the
+        device again, which would wait for what is being generated."""
         self._measured = self._measured or bool(self.latent_std.any())
         return self._measured
 

@@ -58,7 +58,7 @@ def reads_captions(run: Path) -> bool:
 
 def settings_of(run: Path, flags: Any) -> dict[str, Any]:
     """How a generator makes samples: as the flags say where they are given, and else as in the
-    evaluations of the run. An export has none of these: then the defaults."""
+    evaluations of the run, which its exports keep; else by the defaults."""
     from quintet.engine.runs.folder import RunFolder
 
     own = dict(RunFolder.open(run).about.get("settings", {}).get("generation", {}))
