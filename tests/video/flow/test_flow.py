@@ -18,6 +18,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.video import recipes
+from quintet.video.flow.model import with_details
 from quintet.video.flow.outputs import outputs
 from quintet.video.flow.task import VideoFlowTask, build
 
@@ -234,3 +235,91 @@ def test_trained_sampled_and_distilled_by_the_command_line(
         assert_same(dict(model.state_dict()), dict(again.state_dict()))
         first, second = (each.generate(["a"], steps=1) for each in (model, again))
         assert torch.equal(first, second)
+
+
+# -- changes from the last given frame ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def changing(tokenizer: VideoTokenizer) -> VideoFlow:
+    torch.manual_seed(1)
+    model = VideoFlow(tokenizer, image_size=SIDE, frames=FRAMES, changes=True, **MODEL).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.2 * torch.randn_like(parameter))
+    return model.measure_latents(tokenizer.to_codes(torch.rand(4, 3, FRAMES, SIDE, SIDE)))
+
+
+def known_frames(*frames: bool) -> torch.Tensor:
+    return torch.tensor(frames).view(1, 1, -1, 1, 1).expand(2, 1, -1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("frames", "sources"),
+    [
+        ((True, False, False, False), (None, 0, 0, 0)),
+        ((True, True, False, False), (None, None, 1, 1)),
+        ((True, False, False, True), (None, 0, 0, None)),
+        ((False, False, False, True), (None, None, None, None)),
+    ],
+)
+def test_frames_are_changes_from_the_last_known_one(
+    changing: VideoFlow, frames: tuple[bool, ...], sources: tuple[int | None, ...]
+) -> None:
+    latents, known = torch.randn(2, 4, 4, 4, 4), known_frames(*frames)
+    changes = changing.relative(latents, known)
+    for place, source in enumerate(sources):
+        if source is None:
+            assert torch.equal(changes[:, :, place], latents[:, :, place])
+            continue
+        own = latents[:, :, place] - latents[:, :, source]
+        scale = changing.change_std.view(1, -1, 1, 1) * math.sqrt(place - source)
+        torch.testing.assert_close(changes[:, :, place], own / scale)
+    torch.testing.assert_close(changing.absolute(changes, known), latents)
+
+
+def test_the_deviation_of_changes_is_measured(changing: VideoFlow, saved: Path) -> None:
+    model = dataclasses.replace(recipe(saved).model, changes=True)
+    task = prepared(recipe(saved, model=model))
+    train = task.codes["train"]
+    rows = torch.stack([train.codes_of(index) for index in range(len(train))]).double()
+    latents = task.arranged(rows, task.config.grid).float()
+    assert task.model.change_std.std() > 0
+    again = VideoFlow(task.model.tokenizer, image_size=SIDE, frames=FRAMES, changes=True, **MODEL)
+    again.measure_latents(latents)
+    torch.testing.assert_close(task.model.change_std, again.change_std, rtol=1e-2, atol=0)
+
+
+def test_small_changes_hold_the_last_frame(changing: VideoFlow, tokenizer: VideoTokenizer) -> None:
+    """Whatever the network says; and the details that the tokenizer loses stay."""
+    deviation = changing.change_std.clone()
+    clip = torch.rand(3, 5, SIDE, SIDE)
+    changing.set_change_std(torch.zeros(4))
+    try:
+        held = changing.generate(["a"], clip=clip, steps=2)[0]
+    finally:
+        changing.set_change_std(deviation)
+    latents = changing.encode(clip[None])
+    still = torch.cat((latents, latents[:, :, -1:]), 2)
+    frames = changing.decode(still)[0]
+    for place in range(5, FRAMES):
+        lost = clip[:, 4] - frames[:, 4]
+        change = (frames[:, place] - frames[:, 4]).abs().mean(0)
+        around = torch.nn.functional.avg_pool2d(change[None], 5, 1, 2, count_include_pad=False)
+        expected = (frames[:, place] + torch.exp(-((around / 0.04) ** 2)) * lost).clamp(0, 1)
+        torch.testing.assert_close(held[:, place], expected, atol=0.02, rtol=0)
+
+
+def test_details_stay_where_nothing_moves() -> None:
+    made = torch.rand(1, 3, 1, SIDE, SIDE).repeat(1, 1, 6, 1, 1)
+    made[:, :, 3:, :, SIDE // 2 :] = 1 - made[:, :, 3:, :, SIDE // 2 :].round()  # it moves
+    clips = (made[:, :, :3] + 0.1 * torch.randn(1, 3, 3, SIDE, SIDE)).clamp(0, 1)
+    detailed = with_details(made, clips)
+    assert torch.equal(detailed[:, :, :3], made[:, :, :3])
+    left = detailed[..., : SIDE // 2 - 3]
+    still = clips[:, :, 2:3, :, : SIDE // 2 - 3].expand_as(left[:, :, 3:])
+    torch.testing.assert_close(left[:, :, 3:], still)
+    right = slice(SIDE // 2 + 3, None)
+    torch.testing.assert_close(
+        detailed[:, :, 3:, :, right], made[:, :, 3:, :, right], atol=1e-3, rtol=0
+    )

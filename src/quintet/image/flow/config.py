@@ -27,7 +27,7 @@ class ImageFlowConfig(FlowConfig):
         require(fits, "enlarge", self.enlarge, "0, or between 2 and 16")
 
     @property
-    def has_beside(self) -> bool:
+    def takes_beside(self) -> bool:
         return self.enlarge > 0
 
 

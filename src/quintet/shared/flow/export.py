@@ -44,7 +44,7 @@ def flow_pieces(model: FlowGenerator, what: str, recipe: Any, **about: Any) -> E
     """Graphs for the grid of training, and the program beside them."""
     config = model.config
     check_captions(config)
-    if config.has_beside:
+    if config.takes_beside:
         raise RunError("a generator that enlarges has no graphs: export it as safetensors")
     shape = (config.latent_channels, *config.grid)
     generator = torch.Generator().manual_seed(0)

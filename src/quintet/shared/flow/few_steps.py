@@ -85,7 +85,8 @@ class FewSteps(FlowTask):
 
     def begun(self, batch: Batch, times: Tensor) -> tuple[Tensor, Tensor]:
         """Latents at these times, those of the data where known, and where that is."""
-        latents, known = self.latents(batch), self.random_known(batch)
+        known = self.random_known(batch)
+        latents = self.model.relative(self.latents(batch), known)
         noise = normal(batch.keys, "noise", tuple(latents.shape[1:]))
         return torch.where(known, latents, straight_path(noise, latents, times).x), known
 

@@ -79,6 +79,15 @@ class FlowGenerator(FlowTransformer, Generator):
         self.latent_mean.copy_(mean)
         self.latent_std.copy_(std)
 
+    def relative(self, latents: Tensor, known: Tensor) -> Tensor:
+        """What is generated in place of normalised latents (b, c, *grid), where some are `known`
+        (b, 1, *grid); by default the latents themselves."""
+        return latents
+
+    def absolute(self, generated: Tensor, known: Tensor) -> Tensor:
+        """`relative` undone."""
+        return generated
+
     # -- generation -----------------------------------------------------------------------------
 
     def start(

@@ -100,7 +100,7 @@ class FlowTask(GeneratorTask):
         self, network: Any, batch: Batch, keys: Tensor, times: Tensor, known: Tensor, drop: Tensor
     ) -> Tensor:
         """(b, *grid): squared errors averaged over channels; 0 where known."""
-        latents = self.latents(batch)
+        latents = self.model.relative(self.latents(batch), known)
         noise = normal(keys, "noise", tuple(latents.shape[1:]))
         path = straight_path(noise, latents, times)
         x = torch.where(known, latents, path.x)

@@ -15,6 +15,13 @@ class VideoFlowConfig(FlowConfig):
 
     grid: tuple[int, ...] = (5, 16, 16)
     """Latents along each axis in training: latent frames, height and width; set by the size."""
+    changes: bool = False
+    """Generate frames after given ones as changes from the last given one, in units of the changes
+    of the training data: for models that continue clips."""
+
+    @property
+    def has_beside(self) -> bool:
+        return self.changes
 
 
 @dataclass(frozen=True, kw_only=True)

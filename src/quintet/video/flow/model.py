@@ -6,10 +6,11 @@ caption and first latent frames -> flow transformer, some steps -> latents (b, c
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from quintet.nn.attention import Context
 from quintet.shared.flow.generator import FlowGenerator
@@ -18,6 +19,11 @@ from quintet.shared.generation.generator import Seed
 from quintet.video.continuing import ContinuingGenerator
 from quintet.video.flow.config import VideoFlowConfig
 
+STILL = 0.04
+"""Change of a pixel (of 0..1) up to which it counts as still."""
+AROUND = 5
+"""Side of the squares in which changes are averaged."""
+
 
 class VideoFlow(ContinuingGenerator, FlowGenerator):
     """Clip generator, built from a configuration, its fields as keywords, or a tokenizer and the
@@ -25,6 +31,13 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
 
     Config = VideoFlowConfig
     config: VideoFlowConfig
+    change_std: Tensor
+    """(c,): of the changes from a latent frame to the next one, of normalised latents."""
+
+    def build(self, config: Any) -> None:
+        super().build(config)
+        if config.changes:
+            self.register_buffer("change_std", torch.ones(config.latent_channels))
 
     @classmethod
     def tokenizer_classes(cls) -> Sequence[type[Any]]:
@@ -79,11 +92,66 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
             latents[:, :, : prefix.shape[2]], mask[:, :, : prefix.shape[2]] = prefix, True
         if end is not None:
             latents[:, :, -1:], mask[:, :, -1:] = self.last_latent(end), True
-        made = self.decode(self.solved(self.start(keys, grid, latents, mask), context, solver))
+        solved = self.solved(self.start(keys, grid, latents, mask), context, solver)
+        made = self.decode(self.absolute(solved, mask))
+        if known:
+            made = with_details(made, clips)
         if end is not None:
             shown = min(end.shape[2], self.tokenizer.time_factor)
             made[:, :, -shown:] = end[:, :, -shown:]
         return made
+
+    def measure_latents(self, latents: Tensor) -> Self:
+        """Also, the deviation of the changes from frame to frame."""
+        super().measure_latents(latents)
+        if self.config.changes and latents.shape[2] > 1:
+            squares = self.normalised(latents).diff(dim=2).square()
+            self.set_change_std(squares.mean((0, 2, 3, 4)).sqrt())
+        return self
+
+    def set_change_std(self, std: Tensor) -> None:
+        self.change_std.copy_(std.clamp_min(1e-3))
+
+    def velocity(
+        self,
+        x: Tensor,
+        time: Tensor,
+        known: Tensor,
+        context: Context | None = None,
+        changed: Tensor | None = None,
+        end: Tensor | None = None,
+        beside: Tensor | None = None,
+    ) -> Tensor:
+        if self.config.changes:
+            beside = self.last_known(x, known)[0]
+        return super().velocity(x, time, known, context, changed, end, beside)
+
+    def relative(self, latents: Tensor, known: Tensor) -> Tensor:
+        if not self.config.changes:
+            return latents
+        last, scale = self.last_known(latents, known)
+        return (latents - last) / scale
+
+    def absolute(self, generated: Tensor, known: Tensor) -> Tensor:
+        if not self.config.changes:
+            return generated
+        last, scale = self.last_known(generated, known)
+        return last + scale * generated
+
+    def last_known(self, latents: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        """For frames after a known one, that frame and the deviation of changes from it, which
+        grows with the root of the distance; 0 and 1 for known frames and those before."""
+        count = latents.shape[2]
+        place = torch.arange(count, device=latents.device)
+        whole = known.flatten(3).all(3)  # (b, 1, t)
+        before = (place <= place[:, None]) & whole[:, :, None]  # (b, 1, t, t)
+        latest = torch.where(before, place, -1).amax(3)
+        follows = ((latest >= 0) & ~whole)[..., None, None]
+        index = latest.clamp_min(0)[..., None, None].expand_as(latents)
+        last = torch.where(follows, latents.gather(2, index), torch.zeros_like(latents))
+        far = (place - latest).clamp_min(1).to(latents.dtype).sqrt()[..., None, None]
+        scale = torch.where(follows, far * self.change_std.view(1, -1, 1, 1, 1), 1.0)
+        return last, scale
 
     def last_latent(self, end: Tensor) -> Tensor:
         """(1, c, 1, h, w): that of the last frames; an image is held as long as a latent lasts."""
@@ -91,6 +159,19 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
         missing = max(0, length - end.shape[2])
         held = torch.cat((end[:, :, :1].expand(-1, -1, missing, -1, -1), end), 2)
         return self.encode(held[:, :, -length:])[:, :, -1:]
+
+
+def with_details(made: Tensor, clips: Tensor) -> Tensor:
+    """Clips (b, c, t, H, W) that begin with given frames (b, c, k, H, W), decoded: what the
+    tokenizer loses of the last given frame is added to later ones where they have not moved, so
+    that details do not vanish where the given frames end."""
+    known = clips.shape[2]
+    last, later = made[:, :, known - 1 : known], made[:, :, known:]
+    change = (later - last).abs().mean(1)
+    change = F.avg_pool2d(change, AROUND, 1, AROUND // 2, count_include_pad=False)
+    share = torch.exp(-((change / STILL) ** 2)).unsqueeze(1)
+    detailed = later + share * (clips[:, :, -1:] - last)
+    return torch.cat((made[:, :, :known], detailed.clamp(0, 1)), 2)
 
 
 class Chosen(NamedTuple):

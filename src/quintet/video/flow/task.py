@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from quintet.engine.keys import fold, uniform
-from quintet.engine.task import Batch, Rows
+from quintet.engine.task import Batch, Rows, World
 from quintet.nn.similarity import psnr
+from quintet.shared.flow.data import ENOUGH
 from quintet.shared.flow.few_steps import FewSteps
+from quintet.shared.flow.solving import Solver
 from quintet.shared.flow.task import FlowTask
 from quintet.shared.generation.data import in_floats
 from quintet.shared.generation.generator import sample_keys
@@ -22,11 +24,31 @@ from quintet.video.flow.model import Chosen, VideoFlow
 
 AHEAD = 4
 """Frames after the start of a clip that are compared."""
+EXPECTING = Solver(steps=1, cond_scale=1.0)
+"""The first velocity leads from noise to the mean of what can follow."""
 
 
 class VideoFlowTask(FlowTask):
     field, settings, room = "video", "videos", data
     Model = VideoFlow
+
+    def prepare(self, world: World) -> None:
+        model: Any = self.model
+        measured = model.measured_latents
+        super().prepare(world)
+        train = self.codes["train"]
+        if self.config.changes and train is not None and not measured:
+            model.set_change_std(self.change_std(train))
+
+    def change_std(self, train: Any) -> Tensor:
+        """(c,): of the changes between neighbouring frames of normalised latents, in fp64 over
+        samples spread evenly."""
+        step = -(-len(train) // ENOUGH)
+        rows = (train.codes_of(index).double() for index in range(0, len(train), step))
+        squares = [
+            row.unflatten(0, self.config.grid).diff(dim=0).square().mean((0, 1, 2)) for row in rows
+        ]
+        return torch.stack(squares).mean(0).sqrt().float().to(self.device) / self.model.latent_std
 
     def grid(self) -> tuple[int, ...]:
         videos = self.recipe.videos
@@ -48,7 +70,7 @@ class VideoFlowTask(FlowTask):
 
     def measure_generation(self, batch: Batch) -> dict[str, Rows]:
         """Also, how near the frames after the start of a held-out clip come to the real ones, and
-        how near the last known frame and the mean of the known ones do."""
+        how near their expected value, the last known frame and the mean of the known ones do."""
         rows = [row for row, index in enumerate(batch.ids) if index < self.generation.count]
         known = 1 + self.tokenizer.time_factor
         length = self.recipe.videos.frames
@@ -63,9 +85,17 @@ class VideoFlowTask(FlowTask):
         captions = [batch.data["caption"][row] for row in rows]
         with torch.autocast(self.device.type, enabled=False):
             keys = sample_keys(fold(0, "chunk", known), numbers, model.key_name)
-            chosen = Chosen(self.solver, None)
-            made = model.chunk(start, known, keys, self.context(captions), chosen)
-        guesses = {"": made[:, :, ahead], "_last": start[:, :, -1:], "_mean": start.mean(2, True)}
+            context = self.context(captions)
+            made, expected = (
+                model.chunk(start, known, keys, context, Chosen(solver, None))
+                for solver in (self.solver, EXPECTING)
+            )
+        guesses = {
+            "": made[:, :, ahead],
+            "_expected": expected[:, :, ahead],
+            "_last": start[:, :, -1:],
+            "_mean": start.mean(2, True),
+        }
         real = clips[:, :, ahead]
         values = {
             f"continued_psnr{name}": Rows(psnr(guess.expand_as(real).float(), real.float()))
