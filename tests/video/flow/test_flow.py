@@ -18,7 +18,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.video import recipes
-from quintet.video.flow.model import with_details
+from quintet.video.flow.model import with_still_parts
 from quintet.video.flow.outputs import outputs
 from quintet.video.flow.task import VideoFlowTask, build
 
@@ -290,36 +290,31 @@ def test_the_deviation_of_changes_is_measured(changing: VideoFlow, saved: Path) 
     torch.testing.assert_close(task.model.change_std, again.change_std, rtol=1e-2, atol=0)
 
 
-def test_small_changes_hold_the_last_frame(changing: VideoFlow, tokenizer: VideoTokenizer) -> None:
-    """Whatever the network says; and the details that the tokenizer loses stay."""
+def test_small_changes_hold_the_last_frame(changing: VideoFlow) -> None:
+    """Whatever the network says; and what the tokenizer loses of it stays."""
     deviation = changing.change_std.clone()
     clip = torch.rand(3, 5, SIDE, SIDE)
     changing.set_change_std(torch.zeros(4))
     try:
-        held = changing.generate(["a"], clip=clip, steps=2)[0]
+        held = changing.generate(["a"], clip=clip, steps=2)
     finally:
         changing.set_change_std(deviation)
     latents = changing.encode(clip[None])
-    still = torch.cat((latents, latents[:, :, -1:]), 2)
-    frames = changing.decode(still)[0]
-    for place in range(5, FRAMES):
-        lost = clip[:, 4] - frames[:, 4]
-        change = (frames[:, place] - frames[:, 4]).abs().mean(0)
-        around = torch.nn.functional.avg_pool2d(change[None], 5, 1, 2, count_include_pad=False)
-        expected = (frames[:, place] + torch.exp(-((around / 0.04) ** 2)) * lost).clamp(0, 1)
-        torch.testing.assert_close(held[:, place], expected, atol=0.02, rtol=0)
+    decoded = changing.decode(torch.cat((latents, latents[:, :, -1:]), 2))
+    expected = with_still_parts(decoded, clip[None])
+    torch.testing.assert_close(held[:, :, 5:], expected[:, :, 5:], atol=0.02, rtol=0)
+    assert not torch.allclose(held[:, :, 5:], decoded[:, :, 5:], atol=0.02)
 
 
-def test_details_stay_where_nothing_moves() -> None:
+def test_what_does_not_move_stays_as_it_was_given() -> None:
     made = torch.rand(1, 3, 1, SIDE, SIDE).repeat(1, 1, 6, 1, 1)
-    made[:, :, 3:, :, SIDE // 2 :] = 1 - made[:, :, 3:, :, SIDE // 2 :].round()  # it moves
-    clips = (made[:, :, :3] + 0.1 * torch.randn(1, 3, 3, SIDE, SIDE)).clamp(0, 1)
-    detailed = with_details(made, clips)
-    assert torch.equal(detailed[:, :, :3], made[:, :, :3])
-    left = detailed[..., : SIDE // 2 - 3]
-    still = clips[:, :, 2:3, :, : SIDE // 2 - 3].expand_as(left[:, :, 3:])
-    torch.testing.assert_close(left[:, :, 3:], still)
-    right = slice(SIDE // 2 + 3, None)
-    torch.testing.assert_close(
-        detailed[:, :, 3:, :, right], made[:, :, 3:, :, right], atol=1e-3, rtol=0
-    )
+    right = slice(SIDE // 2, None)
+    made[:, :, 3:, :, right] = 1 - made[:, :, 3:, :, right].round()  # it moves
+    made[:, :, 3:] += 0.02 * torch.rand(1, 3, 3, SIDE, SIDE)  # it flickers
+    clips = torch.rand(1, 3, 3, SIDE, SIDE)
+    whole = with_still_parts(made, clips)
+    assert torch.equal(whole[:, :, :3], made[:, :, :3])
+    left = whole[:, :, 3:, :, : SIDE // 2 - 2]
+    assert torch.equal(left, clips[:, :, 2:3, :, : SIDE // 2 - 2].expand_as(left))
+    inside = slice(SIDE // 2 + 2, None)
+    torch.testing.assert_close(whole[:, :, 3:, :, inside], made[:, :, 3:, :, inside])

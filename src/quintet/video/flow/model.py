@@ -19,8 +19,8 @@ from quintet.shared.generation.generator import Seed
 from quintet.video.continuing import ContinuingGenerator
 from quintet.video.flow.config import VideoFlowConfig
 
-STILL = 0.04
-"""Change of a pixel (of 0..1) up to which it counts as still."""
+STILL, MOVES = 0.05, 0.2
+"""Changes of pixels (of 0..1): up to the first, they are still; from the second on, they move."""
 AROUND = 5
 """Side of the squares in which changes are averaged."""
 
@@ -95,7 +95,7 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
         solved = self.solved(self.start(keys, grid, latents, mask), context, solver)
         made = self.decode(self.absolute(solved, mask))
         if known:
-            made = with_details(made, clips)
+            made = with_still_parts(made, clips)
         if end is not None:
             shown = min(end.shape[2], self.tokenizer.time_factor)
             made[:, :, -shown:] = end[:, :, -shown:]
@@ -161,17 +161,16 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
         return self.encode(held[:, :, -length:])[:, :, -1:]
 
 
-def with_details(made: Tensor, clips: Tensor) -> Tensor:
-    """Clips (b, c, t, H, W) that begin with given frames (b, c, k, H, W), decoded: what the
-    tokenizer loses of the last given frame is added to later ones where they have not moved, so
-    that details do not vanish where the given frames end."""
+def with_still_parts(made: Tensor, clips: Tensor) -> Tensor:
+    """Clips (b, c, t, H, W) that begin with given frames (b, c, k, H, W), decoded: later frames are
+    those of the last given one where they do not move, so that a background neither flickers nor
+    loses the details that the tokenizer does not keep."""
     known = clips.shape[2]
     last, later = made[:, :, known - 1 : known], made[:, :, known:]
     change = (later - last).abs().mean(1)
     change = F.avg_pool2d(change, AROUND, 1, AROUND // 2, count_include_pad=False)
-    share = torch.exp(-((change / STILL) ** 2)).unsqueeze(1)
-    detailed = later + share * (clips[:, :, -1:] - last)
-    return torch.cat((made[:, :, :known], detailed.clamp(0, 1)), 2)
+    still = ((MOVES - change) / (MOVES - STILL)).clamp(0, 1).unsqueeze(1)
+    return torch.cat((made[:, :, :known], torch.lerp(later, clips[:, :, -1:], still)), 2)
 
 
 class Chosen(NamedTuple):

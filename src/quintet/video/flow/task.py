@@ -11,7 +11,6 @@ from quintet.engine.task import Batch, Rows, World
 from quintet.nn.similarity import psnr
 from quintet.shared.flow.data import ENOUGH
 from quintet.shared.flow.few_steps import FewSteps
-from quintet.shared.flow.solving import Solver
 from quintet.shared.flow.task import FlowTask
 from quintet.shared.generation.data import in_floats
 from quintet.shared.generation.generator import sample_keys
@@ -24,8 +23,6 @@ from quintet.video.flow.model import Chosen, VideoFlow
 
 AHEAD = 4
 """Frames after the start of a clip that are compared."""
-EXPECTING = Solver(steps=1, cond_scale=1.0)
-"""The first velocity leads from noise to the mean of what can follow."""
 
 
 class VideoFlowTask(FlowTask):
@@ -70,7 +67,7 @@ class VideoFlowTask(FlowTask):
 
     def measure_generation(self, batch: Batch) -> dict[str, Rows]:
         """Also, how near the frames after the start of a held-out clip come to the real ones, and
-        how near their expected value, the last known frame and the mean of the known ones do."""
+        how near the last known frame and the mean of the known ones do."""
         rows = [row for row, index in enumerate(batch.ids) if index < self.generation.count]
         known = 1 + self.tokenizer.time_factor
         length = self.recipe.videos.frames
@@ -85,17 +82,9 @@ class VideoFlowTask(FlowTask):
         captions = [batch.data["caption"][row] for row in rows]
         with torch.autocast(self.device.type, enabled=False):
             keys = sample_keys(fold(0, "chunk", known), numbers, model.key_name)
-            context = self.context(captions)
-            made, expected = (
-                model.chunk(start, known, keys, context, Chosen(solver, None))
-                for solver in (self.solver, EXPECTING)
-            )
-        guesses = {
-            "": made[:, :, ahead],
-            "_expected": expected[:, :, ahead],
-            "_last": start[:, :, -1:],
-            "_mean": start.mean(2, True),
-        }
+            chosen = Chosen(self.solver, None)
+            made = model.chunk(start, known, keys, self.context(captions), chosen)
+        guesses = {"": made[:, :, ahead], "_last": start[:, :, -1:], "_mean": start.mean(2, True)}
         real = clips[:, :, ahead]
         values = {
             f"continued_psnr{name}": Rows(psnr(guess.expand_as(real).float(), real.float()))
