@@ -48,7 +48,7 @@ def spread(groups: Sequence[Sequence[float]]) -> dict[str, Any]:
     their values, as those of one process may deviate together."""
     groups = [group for group in groups if group]
     if not groups:
-        raise SystemExit("there is nothing to compare")
+        return {"count": 0}
     values = [value for group in groups for value in group]
     quarters = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
     chance = random.Random(0)
@@ -72,6 +72,8 @@ def verdict(ratio: Sequence[Sequence[float]], bar: float) -> dict[str, Any]:
     """`missed`: the median is off 1 by more than the bar. `shown`: the whole interval is within,
     of so many values that it is one."""
     about = spread(ratio)
+    if not about["count"]:
+        raise SystemExit("there is nothing to compare")
     off = [abs(value - 1) for value in (about["median"], *about["interval"])]
     enough = about["count"] >= FEWEST
     return {"ratio": about, "bar": bar, "missed": off[0] > bar, "shown": enough and max(off) <= bar}
