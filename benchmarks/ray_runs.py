@@ -6,7 +6,8 @@ Two runs train side by side, so that other work on the machine disturbs both: on
 under torchrun, then two under torchrun, which shows the noise. Each window of some seconds gives
 ratios; the last line has their quartiles: of the CPU seconds per step of the workers, of all
 processes of Ray or torchrun, and of the steps. Steps compare only where nothing else runs, with a
-core for each worker: Linux shares busy cores by sessions, of which Ray has more.
+core for each worker: Linux shares busy cores by sessions, of which Ray has more. `ray_turns.py`
+compares steps per second.
 """
 
 import argparse
