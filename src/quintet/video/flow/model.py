@@ -19,10 +19,13 @@ from quintet.shared.generation.generator import Seed
 from quintet.video.continuing import ContinuingGenerator
 from quintet.video.flow.config import VideoFlowConfig
 
-STILL, MOVES = 0.05, 0.2
-"""Changes of pixels (of 0..1): up to the first, they are still; from the second on, they move."""
-AROUND = 5
-"""Side of the squares in which changes are averaged."""
+STILL = (1.0, 3.0)
+"""Changes, as multiples of the error of the tokenizer: still up to the first, moving from the
+second on."""
+COUNTED = (0.02, 0.08)
+"""Errors of the tokenizer (of 0..1) that are counted at least, and at most."""
+AROUND = 9
+"""Side of the squares in which changes and errors are averaged."""
 
 
 class VideoFlow(ContinuingGenerator, FlowGenerator):
@@ -163,14 +166,22 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
 
 def with_still_parts(made: Tensor, clips: Tensor) -> Tensor:
     """Clips (b, c, t, H, W) that begin with given frames (b, c, k, H, W), decoded: later frames are
-    those of the last given one where they do not move, so that a background neither flickers nor
-    loses the details that the tokenizer does not keep."""
+    the last given one where they do not move, so that a background neither flickers nor loses the
+    details that the tokenizer does not keep. A change is no movement where it is no larger than
+    what the tokenizer gets wrong there."""
     known = clips.shape[2]
-    last, later = made[:, :, known - 1 : known], made[:, :, known:]
-    change = (later - last).abs().mean(1)
-    change = F.avg_pool2d(change, AROUND, 1, AROUND // 2, count_include_pad=False)
-    still = ((MOVES - change) / (MOVES - STILL)).clamp(0, 1).unsqueeze(1)
-    return torch.cat((made[:, :, :known], torch.lerp(later, clips[:, :, -1:], still)), 2)
+    given, last, later = clips[:, :, -1:], made[:, :, known - 1 : known], made[:, :, known:]
+    error = around(given - last).clamp(*COUNTED)
+    still = (STILL[1] - around(later - last) / error) / (STILL[1] - STILL[0])
+    still = still.clamp(0, 1)
+    # Weights of 0 and 1 add nothing to a pixel, as a sum of a difference would by rounding.
+    return torch.cat((made[:, :, :known], still * given + (1 - still) * later), 2)
+
+
+def around(change: Tensor) -> Tensor:
+    """(b, 1, t, H, W): absolute changes (b, c, t, H, W), averaged over squares."""
+    mean = change.abs().mean(1)
+    return F.avg_pool2d(mean, AROUND, 1, AROUND // 2, count_include_pad=False).unsqueeze(1)
 
 
 class Chosen(NamedTuple):
