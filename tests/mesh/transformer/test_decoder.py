@@ -19,6 +19,7 @@ from quintet.mesh.transformer.config import MeshTransformerConfig
 from quintet.mesh.transformer.generator import FaceGenerator, Sampling
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.attention import Context
+from quintet.shared.generation.generator import sample_keys
 from quintet.triton import HAS_TRITON
 
 CUDA = torch.cuda.is_available()
@@ -101,7 +102,8 @@ def plain(
     faces = model.config.max_faces
     table, sampling = model.code_embed(), Sampling(**options)
     copy = model.cast_copy(torch.float32)
-    return FaceGenerator(copy, table, context, count, faces, sampling, prompt).run()
+    keys = sample_keys(sampling.seed, range(count), "mesh")
+    return FaceGenerator(copy, table, context, keys, faces, sampling, prompt).run()
 
 
 @torch.no_grad()
@@ -115,8 +117,9 @@ def by_kernels(
 ) -> Tensor:
     from quintet.mesh.transformer.decoder import generate
 
-    faces = model.config.max_faces
-    return generate(model, context, count, faces, Sampling(**options), prompt, dtype)
+    faces, sampling = model.config.max_faces, Sampling(**options)
+    keys = sample_keys(sampling.seed, range(count), "mesh")
+    return generate(model, context, keys, faces, sampling, prompt, dtype)
 
 
 @runs_kernels
