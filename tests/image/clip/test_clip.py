@@ -70,10 +70,13 @@ def test_embeddings_are_those_of_the_original() -> None:
     assert text.std(0).max() > 1e-2
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_text_is_embedded_alike_whatever_it_shares_a_block_with(
-    monkeypatch: pytest.MonkeyPatch,
+    device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = quintet.load(folder(CLIP))
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model = quintet.load(folder(CLIP)).to(device)
     texts = [*TEXTS, "a text of more than sixteen bytes", "x" * 100]
     expected = model.embed_text(texts)
     for rows in (1, 4):
