@@ -1,12 +1,15 @@
 """Latency and memory of `quintet serve` under load, and its answers to bad requests.
 
     python benchmarks/serving.py load ready/image --clients 64 --seconds 120 --flags '{"steps": 4}'
+    python benchmarks/serving.py load ready/speech --endpoint speech --clients 1 16 --seconds 20
     python benchmarks/serving.py bad ready/image --count 10000
     python benchmarks/serving.py speech ready/speech --count 10
 
-Each starts a server of its own and prints one JSON line. `load` compares the first answers with the
-same requests sent alone; `bad` exits with status 1 if an answer has no sentence or status 500;
-`speech` times streamed sentences, to the first sound and to the last.
+Each starts a server of its own and prints one JSON line; `load` one for each number of clients. It
+compares the first answers with the same requests sent alone, and exits with status 1 if some differ
+(speech may, on a GPU: `difference` is the largest, of samples in -1..1); `bad` exits with status 1
+if an answer has no sentence or status 500; `speech` times streamed sentences, to the first sound
+and to the last.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -136,67 +140,114 @@ def memory(pid: int) -> int:
     return int(line.split()[1]) // 1024
 
 
-def ask(host: str, port: int, body: dict[str, Any]) -> tuple[int, bytes]:
+WORDS = ["a red star on white", "two blue rings", "a yellow ball in the middle"]
+SYLLABLES = ["ba", "do", "ki", "ma", "to", "ri", "so", "la"]
+ENDPOINTS = {
+    "sample": "/v1/models/it/sample",
+    "speech": "/v1/audio/speech",
+    "embeddings": "/v1/embeddings",
+    "meshes": "/v1/meshes",
+}
+
+
+def body_of(endpoint: str, number: int) -> dict[str, Any]:
+    words = WORDS[number % 3]
+    spoken = " ".join(SYLLABLES[(number + n) % 8] for n in range(5 + number % 4))
+    return {
+        "sample": {"text": [words], "count": 1, "seed": number},
+        "speech": {"input": spoken, "response_format": "pcm", "seed": number},
+        "embeddings": {"input": f"{words}, number {number}"},
+        "meshes": {"prompt": words, "n": 1, "seed": number},
+    }[endpoint]
+
+
+def ask(host: str, port: int, path: str, body: dict[str, Any]) -> tuple[int, bytes, float]:
+    """Status and body of the answer, and the time of its first bytes."""
     with closing(http.client.HTTPConnection(host, port, timeout=300)) as client:
         sent = {"Content-Type": JSON, "Accept": "application/zip"}
-        client.request("POST", "/v1/models/it/sample", json.dumps(body), sent)
+        client.request("POST", path, json.dumps(body), sent)
         answer = client.getresponse()
-        return answer.status, answer.read()
+        begun = answer.read(2)
+        heard = time.monotonic()
+        return answer.status, begun + answer.read(), heard
+
+
+def batch_counts(host: str, port: int) -> dict[str, float]:
+    with closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+    pairs = (line.split() for line in lines if line.startswith("quintet_batch"))
+    return {name: float(value) for name, value in pairs}
 
 
 def load(options: argparse.Namespace) -> int:
+    same = True
     with server(options.model, "--queue", "256") as (host, port, pid):
-        texts = ["a red star on white", "two blue rings", "a yellow ball in the middle"]
-        body = lambda n: {
-            "text": [texts[n % 3]],
-            "count": 1,
-            "seed": n,
-            **json.loads(options.flags),
-        }
-        ask(host, port, body(0))
-        before, end = memory(pid), time.monotonic() + options.seconds
-        times: list[float] = []
-        statuses: Counter[int] = Counter()
-        first: dict[int, bytes] = {}
+        path, flags = ENDPOINTS[options.endpoint], json.loads(options.flags)
+        send = lambda n: ask(host, port, path, {**body_of(options.endpoint, n), **flags})
+        for number in range(2):  # to warm up
+            status, answer, _ = send(number)
+            assert status == 200, answer
+        for clients in options.clients:
+            row = loaded(send, clients, options.seconds, lambda: batch_counts(host, port))
+            same = same and row["same_alone"].split()[0] == row["same_alone"].split()[2]
+            row |= {"model": options.model, "endpoint": options.endpoint, "memory_mb": memory(pid)}
+            print(json.dumps(row), flush=True)
+    return 0 if same else 1
 
-        def client(number: int) -> None:
-            turn = 0
-            while time.monotonic() < end:
-                began, which = time.monotonic(), number + turn * options.clients
-                status, answer = ask(host, port, body(which))
-                statuses[status] += 1
-                if status == 200:
-                    times.append(time.monotonic() - began)
-                    if turn == 0:
-                        first[number] = answer
-                turn += 1
 
-        threads = [threading.Thread(target=client, args=(n,)) for n in range(options.clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        after = memory(pid)
-        alone = [ask(host, port, body(n))[1] == answer for n, answer in list(first.items())[:16]]
-        with closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
-            connection.request("GET", "/metrics")
-            counts = connection.getresponse().read().decode()
-    took = dict(line.split() for line in counts.splitlines() if line.startswith("quintet_batch"))
-    per_batch = float(took["quintet_batched_total"]) / float(took["quintet_batches_total"])
-    cuts = statistics.quantiles(times, n=100)
-    row = {
-        "clients": options.clients,
+def loaded(send: Any, clients: int, seconds: float, counts: Any) -> dict[str, Any]:
+    """What several clients measure that each ask for one thing after the other."""
+    before, begun = counts(), time.monotonic()
+    end = begun + seconds
+    times: list[tuple[float, float]] = []
+    statuses: Counter[int] = Counter()
+    first: dict[int, bytes] = {}
+
+    def client(number: int) -> None:
+        turn = 0
+        while time.monotonic() < end:
+            began = time.monotonic()
+            status, answer, heard = send(number + turn * clients)
+            statuses[status] += 1
+            if status == 200:
+                times.append((heard - began, time.monotonic() - began))
+                if turn == 0:
+                    first[number] = answer
+            turn += 1
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took, after = time.monotonic() - begun, counts()
+    gained = {name: value - before[name] for name, value in after.items()}
+    pairs = [(send(n)[1], answer) for n, answer in list(first.items())[:16]]
+    firsts, lasts = (sorted(each) for each in zip(*times))
+    at = lambda values, share: round(values[int(share * (len(values) - 1))] * 1000)
+    return {
+        "clients": clients,
         "answers": len(times),
-        "per_second": round(len(times) / options.seconds, 2),
-        "p50_ms": round(cuts[49] * 1000),
-        "p99_ms": round(cuts[98] * 1000),
+        "per_second": round(len(times) / took, 2),
+        "first_p50_ms": at(firsts, 0.5),
+        "p50_ms": at(lasts, 0.5),
+        "p99_ms": at(lasts, 0.99),
         "statuses": dict(statuses),
-        "per_batch": round(per_batch, 1),
-        "memory_mb": [before, after],
-        "same_alone": f"{sum(alone)} of {len(alone)}",
+        "per_batch": round(gained["quintet_batched_total"] / gained["quintet_batches_total"], 1),
+        "same_alone": f"{sum(a == b for a, b in pairs)} of {len(pairs)}",
+        "difference": max(difference(*pair) for pair in pairs),
+        "load": os.getloadavg()[0],
     }
-    print(json.dumps(row))
-    return 0 if all(alone) else 1
+
+
+def difference(a: bytes, b: bytes) -> float:
+    """The largest of two sounds, of samples in -1..1; 0 of equal answers, 2 of other lengths."""
+    if a == b:
+        return 0.0
+    if len(a) != len(b) or len(a) % 2:
+        return 2.0
+    return max(abs(x - y) for x, y in zip(*(array("h", each) for each in (a, b)))) / 32768
 
 
 def bad(options: argparse.Namespace) -> int:
@@ -249,7 +300,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["load", "bad", "speech"])
     parser.add_argument("model")
-    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--endpoint", choices=[*ENDPOINTS], default="sample")
+    parser.add_argument("--clients", type=int, nargs="+", default=[64])
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--flags", default="{}")
     parser.add_argument("--count", type=int, help="requests: of bad 10,000, of speech 10")

@@ -39,7 +39,8 @@ class TaskModule(Protocol):
 class SampleModule(Protocol):
     """`ROOM/FAMILY/sample.py`: what `quintet sample` does for its runs. Imports no torch. With
     `together(model, calls)` as in shared/generation/sampling.py, `quintet serve` generates for
-    several clients at once; with `embed_texts(model, texts)` it serves embeddings."""
+    several clients at once; with `embed_texts(model, texts)` it serves embeddings. Where QUICK is
+    true, requests do not wait for others on an idle device, and run in turn on a CPU."""
 
     EXAMPLE: str
     """Arguments after the run, for the help; files in it are those of a user."""

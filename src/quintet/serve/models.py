@@ -7,8 +7,8 @@ of the command there. Values are checked and bounded here; a path is never a cli
 import base64
 import os
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -26,6 +26,8 @@ from quintet.shared.sampling import CALLER, Caller, Device, Trained, on_device
 MOST_SAMPLES = 64
 """Texts times count; also the samples that are generated together."""
 MOST_NOTES = 50
+Check = Callable[[], object]
+"""Raises if nobody waits for a request any more."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,10 @@ class Served:
         files = {str(path): name for name, path in self.files.items()}
         return {str(self.trained.path): self.name, **files}
 
+    @cached_property
+    def on_cpu(self) -> bool:
+        return next(self.network.parameters()).device.type == "cpu"
+
     @property
     def takes_files(self) -> bool:
         """Whether its first arguments are files."""
@@ -142,14 +148,23 @@ class Sampling:
     """Instead of the model's own."""
     started: Callable[[Path], object] = lambda folder: None
     """Called with the folder that files will be in."""
+    folder: Path | None = None
+    """For its files, instead of one of its own."""
 
     @property
     def key(self) -> str | None:
         """Requests of the same one can run together."""
         if not hasattr(self.model.module, "together") or self.inputs or self.uploads:
             return None
-        same = replace(self.flags, text=(), count=1, seed=0)
+        if self.is_quick and self.model.on_cpu:
+            return None
+        own = {"text": (), "count": 1, "seed": 0}
+        same = replace(self.flags, **{n: value for n, value in own.items() if self.model.has(n)})
         return f"{self.model.name} {same!r}"
+
+    @property
+    def is_quick(self) -> bool:
+        return getattr(self.model.module, "QUICK", False)
 
     @property
     def samples(self) -> int:
@@ -159,8 +174,13 @@ class Sampling:
         return max(1, len(texts)) * self.flags.count
 
     def run(self) -> Answer:
-        with scratch(self.model.hidden) as folder:
+        with scratch(self.model.hidden, self.folder) as folder:
             return self._run(folder)
+
+    def run_all(
+        self, requests: Sequence["Sampling"], checks: Sequence[Check]
+    ) -> Iterator[tuple[int, Any]]:
+        return run_all(requests, checks)
 
     def _run(self, folder: Path) -> Answer:
         flags, trained = self.flags, self.model.trained
@@ -186,33 +206,43 @@ class Sampling:
         return Answer(found, lines, [plain(note, hidden) for note in notes[:MOST_NOTES]])
 
 
-def run_all(requests: Sequence[Sampling]) -> list[Answer | Exception]:
-    """The answers of requests of one key. Each runs up to its call of `generate`, which is done for
-    all at once, and again with the result; a request that fails leaves the others alone."""
-    answers: dict[int, Answer | Exception] = {}
-    results: list[list[Any]] = [[] for _ in requests]
-    waiting = list(range(len(requests)))
+def run_all(
+    requests: Sequence[Sampling], checks: Sequence[Check]
+) -> Iterator[tuple[int, Answer | Exception]]:
+    """Numbers and answers of requests of one key, as they come. Each runs up to its call of the
+    network, which is done for all at once, and again with the result, into the same files; one that
+    fails, or that nobody waits for, leaves the others alone."""
     model = requests[0].model
-    while waiting:
-        calls: dict[int, Any] = {}
-        for index in waiting:
-            network = Recorded(model.network, results[index])
+    with ExitStack() as stack:
+        own = [replace(each, folder=stack.enter_context(temporary())) for each in requests]
+        results: dict[int, list[Any]] = {index: [] for index in range(len(requests))}
+        while results:
+            calls: dict[int, Any] = {}
+            for index, earlier in [*results.items()]:
+                work = replace(own[index], network=Recorded(model.network, earlier))
+                try:
+                    answer = asked_by(checks[index], work.run)
+                except Parked as parked:
+                    calls[index] = parked.call
+                else:
+                    del results[index]
+                    yield index, answer
             try:
-                answers[index] = replace(requests[index], network=network).run()
-            except Parked as parked:
-                calls[index] = parked.call
-            except Exception as error:
-                answers[index] = error
-        try:
-            joint = model.module.together(model.network, [*calls.values()]) if calls else []
-        except Exception:  # whose fault it is shows when each runs by itself
-            for index in calls:
-                answers[index] = outcome(requests[index].run)
-            break
-        for index, result in zip(calls, joint):
-            results[index].append(result)
-        waiting = [*calls]
-    return [answers[index] for index in range(len(requests))]
+                joint = model.module.together(model.network, [*calls.values()]) if calls else []
+            except Exception:  # whose fault it is shows when each runs by itself
+                yield from ((index, asked_by(checks[index], own[index].run)) for index in calls)
+                return
+            for index, result in zip(calls, joint):
+                results[index].append(result)
+
+
+def asked_by(check: Check, work: Callable[[], Any]) -> Any:
+    """The outcome of work that somebody waits for."""
+    token = CALLER.set(Caller(lambda line: None, check))
+    try:
+        return outcome(work)
+    finally:
+        CALLER.reset(token)
 
 
 def outcome(work: Callable[[], Any]) -> Any:
@@ -231,7 +261,8 @@ class Parked(BaseException):
 
 
 class Recorded:
-    """A model whose `generate` returns what was made already, in the order of the calls."""
+    """A model whose `generate`, for speech `sample`, returns what was made already, in the order of
+    the calls."""
 
     def __init__(self, network: Any, results: Sequence[Any]):
         self._network, self._results = network, iter(results)
@@ -244,17 +275,27 @@ class Recorded:
             return result
         raise Parked({"texts": texts, **keywords})
 
+    sample = generate
+
 
 @contextmanager
-def scratch(hidden: Mapping[str, str]) -> Generator[Path]:
-    """A folder for the files of a request, in memory where there is some: writers wait for a disk.
-    Refusals become those of a client, without the paths of this machine."""
-    from quintet.media.errors import BadFile, Incompatible
-
+def temporary() -> Generator[Path]:
+    """A folder for the files of a request, in memory where there is some: writers wait for a
+    disk."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with TemporaryDirectory(prefix="quintet-serve-", dir=memory) as name:
+        yield Path(name)
+
+
+@contextmanager
+def scratch(hidden: Mapping[str, str], folder: Path | None = None) -> Generator[Path]:
+    """This folder, or a temporary one. Refusals become those of a client, without the paths of this
+    machine."""
+    from quintet.media.errors import BadFile, Incompatible
+
+    with nullcontext(folder) if folder else temporary() as name:
         try:
-            yield Path(name)
+            yield name
         except (RunError, ConfigError, BadFile, Incompatible, ImportError) as error:
             if isinstance(error, ImportError) and "quintet[" not in str(error):
                 raise

@@ -10,7 +10,7 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,17 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from quintet.serve.access import Refused
 from quintet.serve.asking import Asked, Endpoint, asked
 from quintet.serve.flags import MOST_CHARACTERS, of_form, sampling
-from quintet.serve.models import Answer, Sampling, Served, Upload, scratch, stored
+from quintet.serve.models import (
+    Answer,
+    Check,
+    Sampling,
+    Served,
+    Upload,
+    asked_by,
+    outcome,
+    scratch,
+    stored,
+)
 
 MOST_EMBEDDED = 256
 WAV_HEADER = 44
@@ -211,16 +221,34 @@ async def growing(finished: "asyncio.Future[Answer]", folder: list[Path]) -> Asy
 
 @dataclass
 class Embedding:
-    """Each text by itself: a product of another size may round otherwise."""
+    """Texts, as `quintet sample` embeds them. In turn on a CPU: several at once take as long there,
+    and the first would wait for the last."""
 
     model: Served
     texts: list[str]
-    key: str | None = None
-    samples: int = 1
+    is_quick = True
+
+    @property
+    def key(self) -> str | None:
+        return None if self.model.on_cpu else f"{self.model.name} embeds"
+
+    @property
+    def samples(self) -> int:
+        return len(self.texts)
 
     def run(self) -> list[list[float]]:
-        embed = self.model.module.embed_texts
-        return [embed(self.model.network, [text])[0].float().tolist() for text in self.texts]
+        return self.model.module.embed_texts(self.model.network, self.texts).float().tolist()
+
+    def run_all(
+        self, works: "Sequence[Embedding]", checks: Sequence[Check]
+    ) -> Iterator[tuple[int, Any]]:
+        rows = outcome(Embedding(self.model, [text for work in works for text in work.texts]).run)
+        for index, (work, check) in enumerate(zip(works, checks)):
+            if isinstance(rows, Exception):  # whose fault it is shows when each runs by itself
+                yield index, asked_by(check, work.run)
+            else:
+                yield index, rows[: len(work.texts)]
+                del rows[: len(work.texts)]
 
 
 async def embeddings(server: Any, request: Request) -> Response:

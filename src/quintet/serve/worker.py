@@ -1,21 +1,22 @@
 """One thread owns the device and takes requests from a bounded queue.
 
-Requests of the same key that arrive within some milliseconds run together. One whose client is gone
-is dropped while it waits, and ends between two parts of its work while it runs.
+Requests of the same key that arrive within some milliseconds run together, and each is answered as
+it ends. One whose client is gone is dropped while it waits, and ends between two parts of its work
+while it runs.
 """
 
 import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quintet.engine.errors import Stopped
 from quintet.serve.access import Refused, failure, say_failed
-from quintet.serve.models import MOST_SAMPLES, outcome, run_all
+from quintet.serve.models import MOST_SAMPLES, Check, outcome
 from quintet.shared.sampling import CALLER, Caller
 
 
@@ -26,7 +27,15 @@ class Work(Protocol):
     def key(self) -> str | None: ...
     @property
     def samples(self) -> int: ...
+    @property
+    def is_quick(self) -> bool:
+        """Whether it starts at once on an idle device, instead of waiting for others."""
+        ...
+
     def run(self) -> Any: ...
+    def run_all(self, works: Any, checks: Sequence[Check]) -> Iterator[tuple[int, Any]]:
+        """Numbers and answers of several of this one's key."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,8 @@ class Job:
     end: float
     done: Callable[[Any], object]
     """Called once, with the answer or an exception, unless nobody waits any more."""
+    was_idle: bool
+    """Nothing else ran or waited when it came."""
     gone: threading.Event = field(default_factory=threading.Event)
 
     def go_on(self) -> None:
@@ -79,7 +90,8 @@ class Worker:
             if len(self.waiting) >= self.capacity.queue:
                 self.counts["refused"] += 1
                 raise Refused(503, "the server is busy; try again soon", {"retry-after": "2"})
-            job = Job(work, time.monotonic() + self.capacity.seconds, done)
+            idle = not self.running and not self.waiting
+            job = Job(work, time.monotonic() + self.capacity.seconds, done, idle)
             self.waiting.append(job)
             self._change.notify_all()
         return job
@@ -128,7 +140,7 @@ class Worker:
     def close(self) -> None:
         with self._change:
             self._closed = True
-            for job in self.running:
+            for job in [*self.running]:
                 job.gone.set()
             self._change.notify_all()
         self._thread.join()
@@ -138,13 +150,12 @@ class Worker:
     def _work(self) -> None:
         while jobs := self._next():
             began = time.monotonic()
-            answers = self._run(jobs)
-            self.seconds += time.monotonic() - began
             self.counts["batches"] += 1
             self.counts["batched"] += len(jobs)
-            self.running = []
-            for job, answer in zip(jobs, answers):
-                job.done(answer)
+            for job, answer in self._run(jobs):
+                self.running.remove(job)
+                job.done(self._said(answer))
+            self.seconds += time.monotonic() - began
 
     def _next(self) -> list[Job]:
         """The first job, and those that can run with it; none when closed."""
@@ -153,7 +164,7 @@ class Worker:
             if self._closed:
                 return []
             first = self.waiting[0]
-            if first.work.key is not None:
+            if first.work.key is not None and not (first.was_idle and first.work.is_quick):
                 self._change.wait_for(lambda: self._closed, self.capacity.window)
             chosen: list[Job] = []
             room = MOST_SAMPLES
@@ -163,23 +174,30 @@ class Worker:
                     room -= job.work.samples
                     chosen.append(job)
                     self.waiting.remove(job)
-            self.running = chosen
+            self.running = [*chosen]
             return chosen or self._next()
 
-    def _run(self, jobs: Sequence[Job]) -> list[Any]:
+    def _run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+        """The jobs with their answers, as they end."""
+
         def go_on() -> None:
             """Work for several ends when the last of them is gone or late."""
-            ends = [outcome(job.go_on) for job in jobs]
+            ends = [outcome(job.go_on) for job in self.running]
             if None not in ends:
                 raise ends[-1]
 
         token = CALLER.set(Caller(lambda line: None, go_on))
         try:
-            works: Any = [job.work for job in jobs]
-            answers = run_all(works) if len(works) > 1 else [outcome(works[0].run)]
+            works = [job.work for job in jobs]
+            if len(works) == 1:
+                yield jobs[0], outcome(works[0].run)
+                return
+            for index, answer in works[0].run_all(works, [job.go_on for job in jobs]):
+                yield jobs[index], answer
+        except Exception as error:  # such as a full disk
+            yield from ((job, error) for job in [*self.running])
         finally:
             CALLER.reset(token)
-        return [self._said(answer) for answer in answers]
 
     def _said(self, answer: Any) -> Any:
         """Mistakes in code become a sentence and a line of the log."""

@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
+from quintet.shared.sampling import go_on
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_BYTES = 16_000_000
+TEXT_ROWS = {"cpu": 1}
+"""Texts embedded together: on a CPU each by itself, where more at once take as long; elsewhere
+`CUDA_TEXT_ROWS`. Always as many, of as many tokens, because other sizes may round otherwise."""
+CUDA_TEXT_ROWS = 32
+LEAST_TOKENS = 16
+"""Tokens of a padded text at least; longer ones double."""
 
 
 def read_captions(path: Path) -> list[str]:
@@ -27,10 +34,47 @@ def read_captions(path: Path) -> list[str]:
 
 
 def embed_texts(model: Any, texts: Sequence[str]) -> "Tensor":
+    """(n, l): the embedding of a text does not depend on the others."""
     import torch
 
-    chunks = (list(texts[i : i + 256]) for i in range(0, len(texts), 256))
-    return torch.cat([model.embed_text(chunk) for chunk in chunks])
+    from quintet.shared.captions import say_cut
+
+    device = next(model.parameters()).device
+    rows = TEXT_ROWS.get(device.type, CUDA_TEXT_ROWS)
+    say_cut(model.text_sizes, texts)
+    groups: dict[int, list[int]] = {}
+    for number, length in enumerate(_lengths(model, texts) if rows > 1 else [0] * len(texts)):
+        groups.setdefault(length, []).append(number)
+    embeds: dict[int, Tensor] = {}
+    for length, numbers in groups.items():
+        for first in range(0, len(numbers), rows):
+            go_on()
+            part = numbers[first : first + rows]
+            filled = [texts[number] for number in [*part, *part[-1:] * (rows - len(part))]]
+            with torch.no_grad():
+                embeds |= zip(part, model.text(*_inputs(model, filled, length, device)))
+    return torch.stack([embeds[number] for number in range(len(texts))])
+
+
+def _lengths(model: Any, texts: Sequence[str]) -> list[int]:
+    """Tokens of each text with padding; 0 where the tokenizer pads all alike."""
+    if not hasattr(model, "tokenizer"):
+        return [0] * len(texts)
+    sizes = model.text_sizes(texts)
+    least = [max(LEAST_TOKENS, min(size, sizes.most)) for size in sizes.sizes]
+    return [min(1 << (size - 1).bit_length(), sizes.most) for size in least]
+
+
+def _inputs(model: Any, texts: Sequence[str], length: int, device: Any) -> "list[Tensor | None]":
+    """Of the text tower, with `length` tokens unless it is 0."""
+    from torch.nn.functional import pad
+
+    inputs, mask = model.tokenize(texts)
+    if length:
+        extra = (0, length - inputs.shape[1])
+        inputs = pad(inputs, extra, value=model.tokenizer.pad_token_id or 0)
+        mask = pad(mask, extra)
+    return [None if each is None else each.to(device) for each in (inputs, mask)]
 
 
 def rank(

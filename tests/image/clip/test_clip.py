@@ -25,6 +25,7 @@ from quintet.image.clip.task import ClipTask
 from quintet.image.recipes import clip_tiny
 from quintet.judges.clip_score import ClipScore
 from quintet.nn.contrastive import global_loss
+from quintet.shared import ranking
 from quintet.shared.adopt.clip import TOWERS, AdoptedClip
 from quintet.shared.adopt.folder import quiet
 
@@ -67,6 +68,23 @@ def test_embeddings_are_those_of_the_original() -> None:
     torch.testing.assert_close(model.similarity(images(), TEXTS), image @ text.T)
     assert image.std(0).max() > 1e-2
     assert text.std(0).max() > 1e-2
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_text_is_embedded_alike_whatever_it_shares_a_block_with(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model = quintet.load(folder(CLIP)).to(device)
+    texts = [*TEXTS, "a text of more than sixteen bytes", "x" * 100]
+    expected = model.embed_text(texts)
+    for rows in (1, 4):
+        monkeypatch.setattr(ranking, "TEXT_ROWS", {"cpu": rows})
+        at_once = ranking.embed_texts(model, texts)
+        torch.testing.assert_close(at_once, expected)
+        alone = [ranking.embed_texts(model, [text])[0] for text in texts]
+        assert torch.equal(at_once, torch.stack(alone))
 
 
 def small(**changes: Any) -> Any:

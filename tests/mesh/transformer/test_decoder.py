@@ -19,6 +19,7 @@ from quintet.mesh.transformer.config import MeshTransformerConfig
 from quintet.mesh.transformer.generator import FaceGenerator, Sampling
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.attention import Context
+from quintet.shared.generation.generator import sample_keys
 from quintet.triton import HAS_TRITON
 
 CUDA = torch.cuda.is_available()
@@ -101,7 +102,8 @@ def plain(
     faces = model.config.max_faces
     table, sampling = model.code_embed(), Sampling(**options)
     copy = model.cast_copy(torch.float32)
-    return FaceGenerator(copy, table, context, count, faces, sampling, prompt).run()
+    keys = sample_keys(sampling.seed, range(count), "mesh")
+    return FaceGenerator(copy, table, context, keys, faces, sampling, prompt).run()
 
 
 @torch.no_grad()
@@ -115,8 +117,9 @@ def by_kernels(
 ) -> Tensor:
     from quintet.mesh.transformer.decoder import generate
 
-    faces = model.config.max_faces
-    return generate(model, context, count, faces, Sampling(**options), prompt, dtype)
+    faces, sampling = model.config.max_faces, Sampling(**options)
+    keys = sample_keys(sampling.seed, range(count), "mesh")
+    return generate(model, context, keys, faces, sampling, prompt, dtype)
 
 
 @runs_kernels
@@ -232,13 +235,17 @@ def test_decoders_are_kept_in_bounds_and_leave_with_their_model() -> None:
 
 @pytest.mark.gpu
 @on_gpu
-def test_bf16_gives_the_same_codes_whatever_the_batch() -> None:
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_bf16_gives_the_same_codes_whatever_the_batch(scale: float) -> None:
     model = awake(MeshTransformerConfig(levels=(24, 24, 24), layers=4, max_faces=100), -4.0)
     texts = ["box", "a cone", "ball", "lamp"] * 10
-    many = model.generate_codes(model.encode_captions(texts), 40, seed=1)
+    many = model.generate_codes(model.encode_captions(texts), 40, seed=1, cond_scale=scale)
     for count in (1, 5, 20):
         context = model.encode_captions(texts[:count])
-        assert torch.equal(model.generate_codes(context, count, seed=1), many[:count])
+        few = model.generate_codes(context, count, seed=1, cond_scale=scale)
+        assert torch.equal(few, many[:count])
+    if scale != 1:
+        return
     exact = model.generate_codes(model.encode_captions(texts), 40, seed=1, dtype=torch.float32)
     # A code differs where rounding tips a draw; what follows is then another mesh.
     assert (many[:, 0] == exact[:, 0]).float().mean() > 0.8

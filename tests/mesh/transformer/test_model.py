@@ -404,6 +404,44 @@ def test_many_meshes_are_generated_in_chunks(monkeypatch: pytest.MonkeyPatch) ->
         model.generate_codes(None, 5, prompt=prompt[:4])
 
 
+@pytest.mark.parametrize("block", [None, 3])
+def test_a_mesh_is_the_same_bit_for_bit_in_any_batch(
+    block: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quintet.mesh.transformer import generator
+    from quintet.mesh.transformer.sample import together
+
+    if block is not None:
+        monkeypatch.setattr(generator, "BLOCK", block)
+    rows: list[int] = []
+    states: dict[int, Tensor] = {}
+    run = generator.FaceGenerator.run
+
+    def watched(self: Any) -> Tensor:
+        codes = run(self)
+        rows.append(len(codes))
+        for key, state in zip(self.keys.tolist(), self.kv_caches[-1].keys.chunk(2)[0]):
+            states.setdefault(key, state)  # padding comes last
+        return codes
+
+    monkeypatch.setattr(generator.FaceGenerator, "run", watched)
+    settings = {"cond_scale": 2.0, "exact": True, "return_codes": True}
+    calls: list[dict[str, Any]] = [
+        {"texts": ["box"], "batch_size": 3, "seed": 1, **settings},
+        {"texts": ["a cone"], "batch_size": 1, "seed": 2, **settings},
+        {"texts": ["a cone"], "batch_size": 2, "seed": 1, **settings, "cond_scale": 1.5},
+        {"texts": ["lamp"], "batch_size": 5, "seed": 3, **settings},
+    ]
+    model = small()
+    joint = together(model, calls)
+    at_once = dict(states)
+    for call, codes in zip([calls[3], calls[1]], [joint[3], joint[1]]):
+        states.clear()
+        assert torch.equal(codes, model.generate(**call))
+        assert all(torch.equal(at_once[key], state) for key, state in states.items())
+    assert {*rows} == {block or generator.BLOCK}
+
+
 @pytest.mark.parametrize("bias", [-50.0, 50.0])
 def test_the_end_stops_a_mesh_after_whole_faces(bias: float) -> None:
     model = small()

@@ -1,5 +1,7 @@
 """VoiceBox: what it may see, what it may not, and how it speaks."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from quintet.nn.alignment import inside
 from quintet.nn.griffin_lim import GriffinLim
 from quintet.speech.features import log_mel
 from quintet.speech.text.characters import UNKNOWN
+from quintet.speech.voicebox import inference
 from quintet.speech.voicebox.backbone import sinusoidal_embedding
 from quintet.speech.voicebox.config import VoiceBoxConfig, VoiceBoxLossConfig
 from quintet.speech.voicebox.durations import (
@@ -303,6 +306,49 @@ def test_a_text_is_spoken_alike_whatever_is_beside_it(model):
     beside = model.sample(texts=["so", "kitubala"], steps=2, cond_scale=1.0)[0]
     assert len(alone) == len(beside)
     assert (alone - beside).abs().max() < 0.05 * alone.abs().max()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("method", ["midpoint", "adaptive"])
+def test_speech_for_several_is_that_of_each_but_for_rounding(
+    model, method: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model, solver = deepcopy(model).to(device), Solver(2, method)._asdict()
+    frames = nn.Identity()  # instead of a vocoder: those of the network
+    texts = ["so", "kitubala", "ba", "kitu bala so", "ba so ki", "ki"]
+    voices = [None, sounds(4_000)[0], None, sounds(2_000)[0], None, None]
+    calls = [
+        {
+            "texts": [text],
+            "cond": None if voice is None else [voice],
+            "cond_texts": [None],
+            "language": "",
+            "seconds": 0.4 if number == 4 else None,
+            "seed": number,
+            "vocoder": frames,
+            **solver,
+        }
+        for number, (text, voice) in enumerate(zip(texts, voices))
+    ]
+    rows: list[int] = []
+    solve = inference.infill
+    monkeypatch.setattr(
+        inference, "infill", lambda *args: (rows.append(len(args[1].context)), solve(*args))[1]
+    )
+    at_once = inference.speak_together(model, calls)
+    assert {*rows} == {1} if method == "adaptive" else max(rows) > 1
+    assert sum(rows) == len(calls)
+    for call, (sound,) in zip(calls, at_once):
+        (alone,) = model.sample(**call)
+        assert sound.shape == alone.shape
+        assert (sound - alone).abs().max() < 1e-4
+    monkeypatch.setattr(inference, "MOST_FRAMES", 1)
+    rows.clear()
+    one_by_one = inference.speak_together(model, calls)
+    assert {*rows} == {1}
+    assert all(torch.equal(a, model.sample(**call)[0]) for call, (a,) in zip(calls, one_by_one))
 
 
 @pytest.mark.parametrize("transcript", [None, "bate"])

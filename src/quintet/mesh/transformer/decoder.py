@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from quintet.engine.keys import fold
 from quintet.mesh.transformer.draw import Draw, Face, draw_digit, draw_end
 from quintet.mesh.transformer.folded import BlockWeights, Weights, fold_weights
 from quintet.mesh.transformer.generator import CHECK_EVERY, Sampling, copy_prompt
@@ -121,7 +120,7 @@ class FaceDecoder:
         self,
         model: "MeshTransformer",
         context: Context | None,
-        keys: list[int],
+        keys: Tensor,
         max_faces: int,
         prompt: Tensor | None,
     ) -> Tensor:
@@ -138,12 +137,12 @@ class FaceDecoder:
         self,
         model: "MeshTransformer",
         context: Context | None,
-        keys: list[int],
+        keys: Tensor,
         prompt: Tensor | None,
     ) -> None:
         face, count = self.face, len(keys)
         face.position.zero_()
-        face.keys[:count] = torch.tensor(keys, device=face.keys.device)
+        face.keys[:count] = keys.to(face.keys.device)
         face.ended.zero_()
         face.ended[count:] = 1  # padding
         face.codes.fill_(-1)
@@ -292,20 +291,20 @@ DECODERS: WeakKeyDictionary["MeshTransformer", Decoders] = WeakKeyDictionary()
 def generate(
     model: "MeshTransformer",
     context: Context | None,
-    count: int,
+    keys: Tensor,
     max_faces: int,
     sampling: Sampling,
     prompt: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Codes (count, max_faces, t)."""
+    """Codes (b, max_faces, t), for the keys (b,) of the draws."""
     decoders = DECODERS.setdefault(model, Decoders())
     weights = decoders.fold(model, dtype)
     capacity = MIN_CAPACITY
     while capacity < max_faces:
         capacity *= 2
     capacity = min(capacity, -(-model.config.max_faces // MIN_CAPACITY) * MIN_CAPACITY)
-    seed, sampling = sampling.seed, replace(sampling, seed=0)
+    count, sampling = len(keys), replace(sampling, seed=0)
     length = 0 if context is None else context.values.shape[1]
     codes: list[Tensor] = []
     first = 0
@@ -313,9 +312,8 @@ def generate(
         decoder = decoders.get(model, weights, count - first, capacity, length, sampling)
         last = min(count, first + len(decoder.face.keys))
         part = None if context is None else Context(*(each[first:last] for each in context))
-        keys = [fold(seed, "mesh", row) for row in range(first, last)]
         start = None if prompt is None else prompt[first:last]
-        codes.append(decoder.run(model, part, keys, max_faces, start))
+        codes.append(decoder.run(model, part, keys[first:last], max_faces, start))
         first = last
     if model.start.is_cuda:
         total = torch.cuda.get_device_properties(model.start.device).total_memory

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.engine.keys import fold, uniform
+from quintet.engine.keys import uniform
 from quintet.mesh.transformer.heads import DigitHead
 from quintet.nn.attention import CachePosition, Context, cache_position
-from quintet.shared.conditioning import with_null_text
+from quintet.shared.conditioning import pad_rows, with_null_text
+from quintet.shared.generation.generator import Seed, sample_keys
 from quintet.shared.sampling import go_on
 from quintet.shared.stepping import CapturedStep
 from quintet.triton import HAS_TRITON
@@ -33,6 +34,10 @@ MIN_CACHE = 64
 """Shortest cache length that attention reads; it doubles from there."""
 MAX_ROWS = 512
 """Meshes generated together."""
+BLOCK = 8
+"""Meshes generated together where each is to be the same bit for bit in any batch: always as many,
+because products of another size may round otherwise. A face of eight takes a CPU hardly longer than
+a face of one."""
 MAX_VALUES = 128
 """Most values of a digit that the kernels take: they compare each with each."""
 KEY_STRIDE = 0x632BE59BD9B4E019
@@ -51,8 +56,9 @@ class Sampling:
     """Nucleus sampling: the most likely codes with this total probability."""
     cond_scale: float = 1.0
     """Classifier-free guidance scale (arXiv 2207.12598); 1 disables guidance."""
-    seed: int = 0
-    """Every draw is a function of the seed, the row, the face and the code."""
+    seed: Seed = 0
+    """Every draw is a function of the seed, the row, the face and the code; or pairs of a seed and
+    a row for each mesh."""
     distinct: bool = True
     """Never repeat the codes of a corner within a face, so that every face has an area."""
     ordered: bool = False
@@ -156,15 +162,15 @@ class FaceGenerator:
         model: "MeshTransformer",
         table: Tensor,
         context: Context | None,
-        count: int,
+        keys: Tensor,
         max_faces: int,
         sampling: Sampling,
         prompt: Tensor | None = None,
-        first: int = 0,
         kept: Tensor | None = None,
     ) -> None:
-        """`first` is the number of the first row: a draw depends on its row. `kept` (b, n, t) are
-        faces in order that each mesh will have, padded with -1."""
+        """`keys` (b,) are those of the draws. `kept` (b, n, t) are faces in order that each mesh
+        will have, padded with -1."""
+        count = len(keys)
         self.model, self.sampling, self.count, self.max_faces = model, sampling, count, max_faces
         self.config, self.device, dtype = model.config, model.start.device, model.start.dtype
         self.table, self.tokens = table, model.config.tokens_per_face
@@ -185,8 +191,7 @@ class FaceGenerator:
         ]
         self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.ended = torch.zeros(count, dtype=torch.bool, device=self.device)
-        seeds = [fold(sampling.seed, "mesh", row) for row in range(first, first + count)]
-        self.keys = torch.tensor(seeds, dtype=torch.int64, device=self.device)
+        self.keys = keys.to(self.device)
         shape = (count, max_faces, self.tokens)
         self.codes = torch.full(shape, -1, dtype=torch.int64, device=self.device)
         if prompt is not None:
@@ -331,27 +336,33 @@ def generate(
     prompt: Tensor | None,
     dtype: torch.dtype,
     kept: Tensor | None = None,
+    exact: bool = False,
 ) -> Tensor:
-    """Codes (count, max_faces, t) of any number of meshes, `MAX_ROWS` at a time."""
+    """Codes (count, max_faces, t) of any number of meshes, `MAX_ROWS` at a time; in blocks where
+    they are to be `exact`, but for the kernels, whose rows depend on no others."""
     tokens = model.config.tokens_per_face
     if sampling.ordered and model.head.parts > 1:
         raise ValueError("codes of several digits have no order of faces: drop ordered")
     if prompt is not None and (prompt.ndim != 3 or prompt.shape[::2] != (count, tokens)):
         raise ValueError(f"expected a prompt ({count}, faces, {tokens}), not {tuple(prompt.shape)}")
+    keys = sample_keys(sampling.seed, range(count), "mesh")
     if count and kept is None and has_kernels(model, dtype):
         from quintet.mesh.transformer import decoder
 
-        return decoder.generate(model, context, count, max_faces, sampling, prompt, dtype)
+        return decoder.generate(model, context, keys, max_faces, sampling, prompt, dtype)
     table, model = model.code_embed().to(dtype), model.cast_copy(dtype)
     codes: list[Tensor] = []
-    for first in range(0, max(count, 1), MAX_ROWS):
-        rows = slice(first, min(first + MAX_ROWS, count))
+    for numbers in torch.arange(count, device=model.start.device).split(
+        BLOCK if exact else MAX_ROWS
+    ):
+        rows = pad_rows(numbers, BLOCK) if exact else numbers
         part = None if context is None else Context(*(each[rows] for each in context))
         start = None if prompt is None else prompt[rows]
         left = None if kept is None else kept[rows]
-        size = rows.stop - first
-        generator = FaceGenerator(model, table, part, size, max_faces, sampling, start, first, left)
-        codes.append(generator.run())
+        own = keys[rows.cpu()]
+        generator = FaceGenerator(model, table, part, own, max_faces, sampling, start, left)
+        generator.ended[len(numbers) :] = True  # padding
+        codes.append(generator.run()[: len(numbers)])
     return torch.cat(codes)
 
 

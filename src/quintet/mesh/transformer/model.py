@@ -27,7 +27,7 @@ from quintet.engine.settings import updated
 from quintet.mesh.geometry import discretise
 from quintet.mesh.transformer.assemble import Meshes, assemble
 from quintet.mesh.transformer.config import MeshTransformerConfig
-from quintet.mesh.transformer.generator import Sampling, generate
+from quintet.mesh.transformer.generator import BLOCK, Sampling, generate
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
 from quintet.nn.attention import Block, Context, linear
 from quintet.nn.norms import RMSNorm
@@ -35,7 +35,8 @@ from quintet.nn.packing import Packing, sum_by_owner
 from quintet.nn.precision import full_precision, residual_stream, without_autocast
 from quintet.nn.quantisers.base import check_ids
 from quintet.nn.rope import rope_1d
-from quintet.shared.conditioning import CaptionConditioned
+from quintet.shared.conditioning import CaptionConditioned, in_blocks
+from quintet.shared.generation.generator import Seed
 
 
 class MeshLosses(NamedTuple):
@@ -257,13 +258,15 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         prompt: Tensor | None = None,
         kept: Tensor | None = None,
         dtype: torch.dtype | None = None,
+        exact: bool = False,
         **keywords: Any,
     ) -> Tensor:
         """Generate codes (count, max_faces, t), padded with -1.
 
         `context` comes from `encode_text`; `prompt` (count, faces, t) holds the first faces, and
         `kept` faces in order that come wherever they are due. On CUDA weights are cast to bf16
-        unless `dtype` is given. `keywords` are fields of `Sampling`.
+        unless `dtype` is given. `exact`: the same bits in any batch. `keywords` are fields of
+        `Sampling`.
         """
         sampling = Sampling(**keywords)
         if self.config.pointers:
@@ -272,7 +275,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         own = self.start.dtype
         dtype = dtype or (torch.bfloat16 if self.start.is_cuda and own.itemsize == 4 else own)
         with without_autocast(self.start):
-            return generate(self, context, count, limit, sampling, prompt, dtype, kept)
+            return generate(self, context, count, limit, sampling, prompt, dtype, kept, exact)
 
     @torch.no_grad()
     def generate(
@@ -284,16 +287,18 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         top_k: int | None = None,
         top_p: float | None = None,
         cond_scale: float = 1.0,
-        seed: int = 0,
+        seed: Seed = 0,
         prompt: Tensor | None = None,
         max_faces: int | None = None,
         return_codes: bool = False,
+        exact: bool = False,
         **older: Any,
     ) -> Meshes | Tensor:
         """Generate one mesh per text, `batch_size` meshes, or one per `prompt`: the codes of its
         first faces, (b, f, t) or flattened. `older` are arguments of meshgpt-pytorch.
 
-        A mesh depends on the seed and its index in the batch, not on the batch size.
+        A mesh depends on the seed and its index in the batch, or on its own of pairs of both, and
+        not on the batch size: if `exact` to the last bit, at some cost for many at once.
         """
         if self.autoencoder is None and not return_codes:
             raise ValueError(
@@ -324,8 +329,9 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
             top_p=top_p,
             cond_scale=1.0 if texts is None else cond_scale,
             seed=seed,
+            exact=exact,
         )
-        return codes if return_codes else self.decode_meshes(codes)
+        return codes if return_codes else self.decode_meshes(codes, exact)
 
     def check_prompt(self, prompt: Tensor) -> Tensor:
         """(b, f, t) of the codes of whole faces, of any shape (b, …)."""
@@ -341,10 +347,11 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
     def check_codes(self, codes: Tensor) -> None:
         check_ids(codes, self.config.codebook_size, "give codes of this autoencoder", least=-1)
 
-    def decode_meshes(self, codes: Tensor) -> Meshes:
+    def decode_meshes(self, codes: Tensor, exact: bool = False) -> Meshes:
         """Decode codes (b, f, t) to vertices and faces on the autoencoder's device."""
         codes = codes.to(next(self.autoencoder.parameters()).device)
-        coordinates, mask = self.autoencoder.decode_codes(codes)
+        decode, rows = self.autoencoder.decode_codes, BLOCK if codes.is_cuda else 1
+        coordinates, mask = in_blocks(decode, rows, codes) if exact else decode(codes)
         corners, labels = self.config.corners, codes
         if self.config.pointers:  # equal positions are one vertex, not equal codes
             bins = discretise(coordinates, self.autoencoder.config.bins).flatten(2)

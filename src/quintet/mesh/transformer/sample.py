@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
 from quintet.mesh.autoencoder.sample import Format
+from quintet.shared.generation import sampling
 from quintet.shared.sampling import (
     Device,
     Trained,
@@ -71,8 +73,9 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     try:
         for number, text in enumerate(texts):
             meshes: Any = model.generate(
-                [text] * flags.count if flags.text else None,
+                [text] if flags.text else None,
                 batch_size=flags.count,
+                exact=True,
                 temperature=flags.temperature,
                 top_k=flags.top_k,
                 cond_scale=flags.cond_scale,
@@ -90,3 +93,6 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
         raise RunError(str(error)) from None
     titles = [f"{index:03d}" for index in range(flags.count)]
     return [*paths, *MeshSheet("sheet", rows, titles, texts, files=False).write(out)]
+
+
+together = partial(sampling.together, count="batch_size")

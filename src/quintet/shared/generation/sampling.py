@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -98,27 +99,28 @@ def write_samples(
     return paths, {"name": "sheet", "rows": rows, "titles": titles, "texts": texts}
 
 
-def together(model: Any, calls: Sequence[Mapping[str, Any]]) -> list[Any]:
+def together(model: Any, calls: Sequence[Mapping[str, Any]], count: str = "count") -> list[Any]:
     """What `model.generate` returns for each of these keywords, of one text or none. Calls that
     differ only in texts, counts and seeds share blocks; a sample depends on its own seed and number
-    alone."""
+    alone. `count` is the keyword of the count."""
     groups: dict[str, list[int]] = {}
     for index, call in enumerate(calls):
-        rest = {n: value for n, value in call.items() if n not in ("texts", "count", "seed")}
+        rest = {n: value for n, value in call.items() if n not in ("texts", count, "seed")}
         plain = all(isinstance(value, PLAIN) for value in rest.values())
         key = repr((call["texts"] is None, sorted(rest.items()))) if plain else f"alone {index}"
         groups.setdefault(key, []).append(index)
     results: dict[int, Any] = {}
     for indices in groups.values():
-        results |= zip(indices, _joint(model, [calls[index] for index in indices]))
+        results |= zip(indices, _joint(model, [calls[index] for index in indices], count))
     return [results[index] for index in range(len(calls))]
 
 
-def _joint(model: Any, calls: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+def _joint(model: Any, calls: Sequence[Mapping[str, Any]], count: str) -> Sequence[Any]:
     if len(calls) == 1:
         return [model.generate(**calls[0])]
-    counts = [call["count"] for call in calls]
-    seeds = [(call["seed"], number) for call in calls for number in range(call["count"])]
-    texts = [text for call in calls for text in (call["texts"] or ()) * call["count"]]
-    joint = {**calls[0], "texts": texts or None, "count": sum(counts), "seed": seeds}
-    return model.generate(**joint).split(counts)
+    counts = [call[count] for call in calls]
+    seeds = [(call["seed"], number) for call in calls for number in range(call[count])]
+    texts = [text for call in calls for text in (call["texts"] or ()) * call[count]]
+    joint = {**calls[0], "texts": texts or None, count: sum(counts), "seed": seeds}
+    samples = model.generate(**joint)
+    return [samples[end - size : end] for size, end in zip(counts, accumulate(counts))]

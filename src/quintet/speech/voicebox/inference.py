@@ -3,12 +3,13 @@
 Shapes: b samples, n characters, t frames of c features.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from quintet.engine.keys import fold, normal
 from quintet.nn.alignment import expand, inside
@@ -19,6 +20,10 @@ from quintet.speech.voicebox.durations import masked_frames, round_durations, vo
 
 if TYPE_CHECKING:
     from quintet.speech.voicebox.model import VoiceBox
+
+
+MOST_FRAMES = 2**14
+"""Frames, with padding, that are solved together for several clients."""
 
 
 class Layout(NamedTuple):
@@ -54,6 +59,10 @@ class Reference(NamedTuple):
     """(n,)."""
     durations: Tensor
     """(n,), with sum t."""
+
+
+SEGMENTS = ("texts", "cond", "cond_texts", "language", "seconds")
+"""Keywords of `VoiceBox.sample` that say what to speak."""
 
 
 class Segment(NamedTuple):
@@ -93,6 +102,40 @@ def infill(model: "VoiceBox", layout: Layout, solver: Solver, keys: Tensor) -> T
 
 def noise_keys(seed: int, count: int, device: torch.device) -> Tensor:
     return torch.tensor([fold("speak", seed, index) for index in range(count)], device=device)
+
+
+@torch.no_grad()
+def speak_together(model: "VoiceBox", calls: Sequence[Mapping[str, Any]]) -> list[list[Tensor]]:
+    """What `model.sample` says for each of these keywords, of one text and the same settings. Only
+    the flow is solved for several at once, those of about one length: frames may round otherwise,
+    while their number and all else are those of each by itself."""
+    layouts = [
+        segment_layout(model, model.segments(**{n: call[n] for n in SEGMENTS})) for call in calls
+    ]
+    solver = Solver(**{name: calls[0][name] for name in Solver._fields})
+    groups: dict[int, list[int]] = {}
+    for number, layout in enumerate(layouts):
+        groups.setdefault(layout.frame_ids.shape[1].bit_length(), []).append(number)
+    sounds: dict[int, list[Tensor]] = {}
+    for bits, numbers in groups.items():
+        most = 1 if solver.method == "adaptive" else max(1, MOST_FRAMES >> bits)
+        for first in range(0, len(numbers), most):
+            part = numbers[first : first + most]
+            layout = stacked([layouts[number] for number in part])
+            keys = [noise_keys(calls[number]["seed"], 1, model.device) for number in part]
+            frames = infill(model, layout, solver, torch.cat(keys))
+            for number, row, mask in zip(part, frames, layout.infill_mask):
+                sounds[number] = [model.to_sound(row[mask], calls[number]["vocoder"])]
+    return [sounds[number] for number in range(len(calls))]
+
+
+def stacked(layouts: Sequence[Layout]) -> Layout:
+    """Layouts of one sample each as a batch, with padding at the end."""
+    rows = zip(*layouts)
+    padded = [pad_sequence([each[0] for each in row], True) for row in rows if row[0].ndim > 1]
+    frame_ids, context, infill_mask, durations = padded
+    num_frames = torch.cat([layout.num_frames for layout in layouts])
+    return Layout(frame_ids, context, infill_mask, num_frames, durations)
 
 
 # -- infilling of a recording ---------------------------------------------------------------------

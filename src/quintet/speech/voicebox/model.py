@@ -300,7 +300,7 @@ class VoiceBox(Pretrained, nn.Module):
             return [self.to_sound(row[:n], vocoder) for row, n in zip(frames, lengths)]
         if texts is None or isinstance(texts, Tensor) or self.durations is None:
             raise ValueError("give texts as strings, or recordings (cond), alone or with cond_mask")
-        segments = self.segments(texts, cond, cond_texts, self._frames_in(seconds), language)
+        segments = self.segments(texts, cond, cond_texts, language, seconds)
         return [self.to_sound(new, vocoder) for new in self.generate(segments, solver, seed)[0]]
 
     def segments(
@@ -308,9 +308,10 @@ class VoiceBox(Pretrained, nn.Module):
         texts: Sequence[str],
         cond: Tensor | Sequence[Tensor] | None,
         cond_texts: Sequence[str | None] | None,
-        length: int | None,
         language: str = "",
+        seconds: float | None = None,
     ) -> list[Segment]:
+        length = self._frames_in(seconds)
         encoded = (self.encode(text, language).to(self.device) for text in texts)
         segments = [Segment(ids, length=length) for ids in encoded]
         if cond is None:

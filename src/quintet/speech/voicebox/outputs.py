@@ -86,9 +86,9 @@ class Spoken(Outputs):
     ) -> Any:
         text, language = item["text"], item.get("language", "")
         if prompt is None:
-            return network.segments([text], None, None, None, language)[0]
+            return network.segments([text], None, None, language)[0]
         wav = to_floats(prompt["audio"])
-        return network.segments([text], [wav], [prompt["text"]], None, language)[0]
+        return network.segments([text], [wav], [prompt["text"]], language)[0]
 
 
 def _voice(source: Source, index: int) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 SENTENCE = 256
 """Bytes that an exported model is given at once; of a run, those that it was trained on."""
 EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
+QUICK = True
+"""On a CPU speech for several takes as long at once as in turn, and the first sound would wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,13 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     limit = SENTENCE if trained.recipe is None else trained.recipe.recordings.text_length
     names = [out] if single else [out / f"{stem_of(t, n)}.wav" for n, t in enumerate(flags.text)]
     return _speak_all(model, names, flags, solver, vocoder, limit)
+
+
+def together(model: "VoiceBox", calls: Sequence[Mapping[str, Any]]) -> "list[list[Tensor]]":
+    """What `model.sample` says for each of these keywords."""
+    from quintet.speech.voicebox.inference import speak_together
+
+    return speak_together(model, calls)
 
 
 def solver_of(run: Path, flags: Flags) -> "Solver":
