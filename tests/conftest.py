@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +42,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     first = ("test_campaign", "test_readme", "test_types", "tests/video/")
     first += ("test_docs.py", "test_fresh_process")
     items.sort(key=lambda item: not any(name in item.nodeid for name in first))
+    leave_second_forms(items, all("::" not in argument for argument in config.args))
     drawn = [item for item in items if getattr(getattr(item, "obj", None), "hypothesis", None)]
     if config.option.markexpr == "slow":
         for item in drawn:
             item.add_marker("slow")
     else:
         draw_a_third({item.obj for item in drawn})  # type: ignore[attr-defined]
+
+
+def leave_second_forms(items: list[pytest.Item], whole: bool) -> None:
+    """Of a test with `by_default`, the parameters that it does not name are slow tests; a name
+    that none of them has is an error, where whole files are collected."""
+    named: set[tuple[str, str]] = set()
+    matched: set[tuple[str, str]] = set()
+    for item in items:
+        mark = item.get_closest_marker("by_default")
+        if mark is None:
+            continue
+        case, test = item.callspec.id, item.nodeid.partition("[")[0]  # type: ignore[attr-defined]
+        matching = {(test, name) for name in mark.args if fnmatchcase(case, name)}
+        named |= {(test, name) for name in mark.args}
+        matched |= matching
+        if not matching:
+            item.add_marker("slow")
+    if whole and named - matched:
+        raise pytest.UsageError(f"by_default names no parameter: {sorted(named - matched)}")
 
 
 def draw_a_third(tests: Iterable[Any]) -> None:

@@ -403,6 +403,13 @@ def test_every_tiny_recipe_has_curves() -> None:
     assert sorted(CURVES["PANELS"]) == sorted(TINY)
 
 
+@pytest.mark.by_default(
+    "image/vqgan_tiny",
+    "mesh/transformer_tiny",
+    "music/mulan_tiny",
+    "speech/voicebox_tiny",
+    "video/flow_tiny",
+)
 @pytest.mark.parametrize("name", TINY)
 def test_curves_are_drawn_from_reports(name: str) -> None:
     panels = CURVES["PANELS"][name]

@@ -73,7 +73,7 @@ def fresh():
 
 
 # A trainer imports its model, and the others of its room what this one does.
-KINDS = ("", "MeshTransformer", "MuLaN", "VQGanVAE", "VideoFlow", "VoiceBox")
+KINDS = ("", "MeshTransformer", "VideoFlow", "VoiceBox")
 QUICK = {f"{kind}Trainer" for kind in KINDS}
 SLOW = {n for n in quintet.__all__ if n.endswith("Trainer") or f"{n}Trainer" in quintet.__all__}
 NAMES = [
@@ -86,6 +86,7 @@ def test_each_public_name_loads_by_itself(name: str, fresh: Fresh) -> None:
     assert fresh(f"from quintet import {name}")[0] == "ended"
 
 
+@pytest.mark.by_default("train", "resume", "sample", "evaluate")
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_each_verb_explains_itself(verb: str, fresh: Fresh) -> None:
     status, printed = fresh(f"from quintet.cli import main; main([{verb!r}, '--help'])")
@@ -173,6 +174,7 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
+@pytest.mark.by_default("quintet.cli", "torch")
 @pytest.mark.parametrize("module", ["quintet.cli", "quintet.cli.common", "tyro", "torch"])
 def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(INTERRUPT.format(module=module))
@@ -196,6 +198,7 @@ def test_the_installed_command_begins_where_an_interrupt_is_caught() -> None:
 HUB = "import os; os.environ['HF_HUB_OFFLINE'] = '1'; "
 
 
+@pytest.mark.by_default("nobody/nothing")
 @pytest.mark.parametrize("name", ["nobody/nothing", "runs/mistyped", "not a name"])
 def test_a_model_that_is_no_folder_is_answered_in_a_sentence(name: str, fresh: Fresh) -> None:
     status, _ = fresh(f"{HUB}from quintet import VQGanVAE; VQGanVAE.from_pretrained({name!r})")

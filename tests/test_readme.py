@@ -144,7 +144,9 @@ def shrunk(text: str) -> str:
     return text
 
 
-SHOWN = [(kind, text) for kind, text in pieces() if kind in ("quintet", "python")]
+TRACED = "quintet export runs/first graphs --format torch-export"
+"""It takes a fifth of the time of all commands, and runs in a slow test of its own."""
+SHOWN = [p for p in pieces() if p[0] in ("quintet", "python") and p[1] != TRACED]
 RUN = [(kind, shrunk(text)) for kind, text in SHOWN]
 
 
@@ -174,8 +176,13 @@ def outcomes(workdir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tu
     write_photos(workdir / "photos")
     write_photos(workdir / "holiday", first=20)
     write_songs(workdir / "songs")
-    lines = [(kind, text, shlex.split(text)[1:] if kind == "quintet" else []) for kind, text in RUN]
-    folder = tmp_path_factory.mktemp("driver")
+    return driven(RUN, workdir, tmp_path_factory.mktemp("driver"))
+
+
+def driven(pieces: list[tuple[str, str]], workdir: Path, folder: Path) -> list[tuple[int, str]]:
+    lines = [
+        (kind, text, shlex.split(text)[1:] if kind == "quintet" else []) for kind, text in pieces
+    ]
     (folder / "pieces.json").write_text(json.dumps([lines, PLAIN]))
     (folder / "driver.py").write_text(DRIVER)
     said = run_script(folder / "driver.py", workdir, folder=folder)
@@ -189,6 +196,13 @@ def test_every_command_and_code_block_runs(index, outcomes):
     status, output = outcomes[index]
     assert status == 0, f"{RUN[index][1]}\n{output}"
     assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_a_graph_is_exported_as_shown(outcomes, workdir, tmp_path):
+    ((status, output),) = driven([("quintet", TRACED)], workdir, tmp_path)
+    assert status == 0, output
+    assert TRACED in of_kind("quintet")
 
 
 @pytest.mark.parametrize(

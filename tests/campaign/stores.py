@@ -13,6 +13,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import storage
@@ -138,7 +139,8 @@ def steps_in_or(path: Path) -> int:
 
 
 def cases(full: bool, seed: int) -> Iterator[Case]:
-    for number in range(seed, seed + (CHAINS if full else 1)):
-        chain = Chain(number, KILLS if full else 2)
+    numbers = range(seed, seed + (CHAINS if full else 1))
+    for number, kills in product(numbers, (KILLS,) if full else (1, 2)):
+        chain = Chain(number, kills)
         name = f"stores: chain {number}, {chain.kills} kills"
         yield Case(name, "object storage: bad answers, and kills during uploads", chain.run)

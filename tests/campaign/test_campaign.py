@@ -48,7 +48,18 @@ ELSEWHERE = (
     "mishap: validation on training data",  # media/test_held_out.py, end_to_end/test_cli.py
     "mishap: outputs among the data",  # end_to_end/test_cli.py
     "mishap: a renamed copy of the training data",  # end_to_end/test_cli.py, test_compare.py
+    "mishap: validation data breaks",  # test_stops.py
+    "mishap: a pipe without a reader",  # test_stops.py
+    "mishap: a step that is not finite",  # test_stops.py
+    "disk: full disk, from the start",  # test_stops.py, where it is full later
+    "disk: read-only disk, at a resume",  # engine/machine/test_signals.py
+    "disk: vanished folder, step 2",  # engine/machine/test_signals.py
+    "state: files swapped, swap (",  # engine/runs/test_verify.py
+    "state: truncation, cut",  # engine/runs/test_verify.py; flipped bits are noticed alike
+    "state: checkpoints of another recipe or version, another_recipe",  # another_version
+    "state: reports and best.json, broken_report",  # report/test_page.py
     "disk: two runs in one folder, second",  # engine/runs/test_folder.py
+    "stores: chain 0, 2 kills",  # one of them, which a machine without the folder resumes
     "clock: resumed 5 times",  # contract/test_recipes.py
     "clock: a machine asleep",  # waits for seconds; a clock that leaps looks the same to a run
 )

@@ -24,8 +24,17 @@ from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.data.workers import MAX_DEATHS
 from quintet.engine.errors import RunError
 
+# Left to the slow tests: below, and in test_stops.py, workers die and hang.
+ELSEWHERE = ("a data worker is killed", "a data worker hangs")
+SHORT = [
+    pytest.param(
+        case, id=case.name, marks=pytest.mark.slow if case.name.startswith(ELSEWHERE) else ()
+    )
+    for case in data.cases(False, 0)
+]
 
-@pytest.mark.parametrize("case", list(data.cases(False, 0)), ids=lambda case: case.name)
+
+@pytest.mark.parametrize("case", SHORT)
 def test_it_survives(case: Case) -> None:
     result = case.run()
     assert result.survived, result.note
@@ -155,6 +164,7 @@ def test_a_worker_that_is_stuck_is_named_within_the_timeout() -> None:
     assert time.monotonic() - begun < 20
 
 
+@pytest.mark.by_default("1")
 @pytest.mark.parametrize("deadly", [1, 30])
 def test_validation_survives_the_death_of_a_worker(deadly: int, tmp_path: Path) -> None:
     source = Numbered(40, deadly=deadly, once=tmp_path / "once")

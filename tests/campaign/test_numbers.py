@@ -6,8 +6,13 @@ from campaign import numbers, subjects
 from campaign.numbers import NAN, Attempt, Fault
 from campaign.table import Case
 
-# Left to the slow tests: engine/machine/test_fsdp.py skips a step that is bad on one process.
-ELSEWHERE = "bad numbers in one step: inf in loss of vae of process 1"
+# Left to the slow tests: engine/machine/test_fsdp.py skips a step that is bad on one process, and
+# gradients are as bad as the data that they come from.
+ELSEWHERE = (
+    "bad numbers in one step: inf in loss of vae of process 1",
+    "bad numbers in one step: nan in gradient of vae",
+    "weights lost: nan in weights of voicebox",  # with a rollback those of another recipe
+)
 SHORT = [
     pytest.param(
         case, id=case.name, marks=pytest.mark.slow if case.name.startswith(ELSEWHERE) else ()

@@ -179,6 +179,7 @@ def assert_same_steps(one: Path, other: Path) -> None:
         torch.testing.assert_close(second[key], value, rtol=1e-7, atol=1e-9, msg=key)
 
 
+@pytest.mark.slow  # test_recipes.py holds one class to it
 @EVERY
 def test_two_micro_batches_give_the_step_of_the_whole(
     kind: str, at_once: Path, tmp_path: Path

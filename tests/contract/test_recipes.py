@@ -105,11 +105,49 @@ MARKED = [
     )
     for name in NAMES
 ]
-EVERY = pytest.mark.parametrize("name", [*MARKED, *VARIANTS], scope="module")
+EACH = [*MARKED, *VARIANTS]
 # Every process would import the library of an adopted model, which takes longer than its steps.
 IMPORTING = [pytest.param(n, marks=[needs_diffusers, pytest.mark.slow]) for n in ADOPTING]
 OWN = [param for param in MARKED if param.values[0] not in ADOPTING]
-IN_PROCESSES = pytest.mark.parametrize("name", [*OWN, *IMPORTING, *VARIANTS], scope="module")
+IN_PROCESSES = [*OWN, *IMPORTING, *VARIANTS]
+
+# Each of these by default in two claims or more, each claim of steps that differ in kind; the slow
+# tests have the rest. Those accumulated are also divided, as both begin with the same run. A recipe
+# that is not among them is held to every claim.
+BY_DEFAULT = {
+    "resumed": (
+        *("image/vqgan_tiny", "image/flow_tiny", "image/adopt_tiny", "mesh/transformer_tiny"),
+        *("music/mulan_tiny", "speech/voicebox_tiny", "speech/vocoder_tiny"),
+    ),
+    "accumulated": (
+        *("image/vqgan_tiny-kl", "image/maskgit_tiny", "image/adopt_tiny", "image/clip_tiny"),
+        *("mesh/autoencoder_tiny", "mesh/retopology_tiny", "music/codec_tiny"),
+        *("speech/voicebox_tiny", "speech/vocoder_tiny", "video/tokenizer_tiny"),
+    ),
+    "divided": (
+        *("image/vqgan_tiny-kl", "mesh/autoencoder_tiny", "mesh/retopology_tiny"),
+        "music/codec_tiny",
+    ),
+    "looked into": (
+        *("image/vqgan_tiny", "image/flow_tiny", "image/maskgit_tiny", "image/clip_tiny"),
+        *("mesh/transformer_tiny", "music/mulan_tiny", "video/tokenizer_tiny"),
+    ),
+}
+KNOWN = {name for names in BY_DEFAULT.values() for name in names}
+
+
+def later(param: Any, claim: str) -> Any:
+    """The same, as a slow one where others stand for it."""
+    case = param.id or param.values[0]
+    marks = [pytest.mark.slow] if case in KNOWN and case not in BY_DEFAULT[claim] else []
+    return pytest.param(*param.values, id=param.id, marks=[*param.marks, *marks])
+
+
+def every(claim: str, params: list[Any] = EACH) -> Any:
+    return pytest.mark.parametrize("name", [later(p, claim) for p in params], scope="module")
+
+
+EVERY_LOOKED_INTO = every("looked into")
 
 # Where a recipe has such a field, a smaller value; the claims do not depend on it.
 SMALLER = {
@@ -142,6 +180,7 @@ OF_RECIPE: dict[str, dict[str, Any]] = {
     "image/flow_few_tiny": YOUNG_FLOW,
     "music/adopt_tiny": {"train": "all"},
     "music/clap_tiny": {"sample_rate": 8000, "seconds": 1.0, "min_seconds": 1.0},
+    "music/codec_tiny": {"dim": 8, "period_dim": 4, "window_dim": 4, "seconds": 0.2},
     "speech/voicebox_tiny": {"duration_dropout": 0.2},  # drawn by key, as the equalities demand
     "video/adopt_tiny": {"train": "all"},
     "video/flow_tiny": YOUNG_FLOW,
@@ -266,7 +305,7 @@ def test_every_setting_of_a_recipe_has_a_sentence(name: str) -> None:
     assert lacking == []
 
 
-@EVERY
+@every("resumed")
 def test_four_steps_are_two_and_two_more(name: str, tmp_path: Path) -> None:
     recipe = small(name, save_every=2, keep_last=5)
     taught_here(name, recipe, tmp_path / "straight")
@@ -297,7 +336,7 @@ def assert_same_steps(whole: Path, halves: Path) -> None:
     assert orders[0] == orders[1]
 
 
-@EVERY
+@every("accumulated")
 def test_two_micro_batches_give_the_step_of_the_whole(
     name: str, whole: tuple[Recipe, Path], tmp_path: Path
 ) -> None:
@@ -307,7 +346,7 @@ def test_two_micro_batches_give_the_step_of_the_whole(
     assert_same_steps(path, tmp_path / "halves")
 
 
-@IN_PROCESSES
+@every("divided", IN_PROCESSES)
 def test_two_processes_give_the_step_of_the_whole(
     name: str, whole: tuple[Recipe, Path], tmp_path: Path
 ) -> None:
@@ -317,7 +356,7 @@ def test_two_processes_give_the_step_of_the_whole(
 
 
 @pytest.mark.slow  # threads of several test processes spin against each other
-@EVERY
+@pytest.mark.parametrize("name", EACH, scope="module")
 def test_two_threads_that_race_give_the_same_steps_every_time(name: str, tmp_path: Path) -> None:
     """With its own batch and longer samples, as small ones are not shared among threads."""
     recipe = small(name, batch_size=rooms.recipe_function(name)().batch_size)
@@ -340,7 +379,7 @@ def after_steps(name: str, recipe: Recipe, path: Path) -> dict[str, Tensor]:
     return found
 
 
-@EVERY
+@EVERY_LOOKED_INTO
 def test_an_evaluation_changes_nothing_and_the_next_gives_the_same_numbers(
     name: str, run: Run, metrics: dict[str, float]
 ) -> None:
@@ -368,7 +407,7 @@ def test_an_evaluation_changes_nothing_and_the_next_gives_the_same_numbers(
     assert again == metrics
 
 
-@EVERY
+@EVERY_LOOKED_INTO
 def test_evaluation_gives_finite_numbers_and_the_one_that_picks_the_best(
     name: str, run: Run, metrics: dict[str, float]
 ) -> None:
@@ -376,7 +415,7 @@ def test_evaluation_gives_finite_numbers_and_the_one_that_picks_the_best(
     assert run.task.best is None or run.task.best[0] in metrics
 
 
-@EVERY
+@EVERY_LOOKED_INTO
 def test_exhibits_are_written_and_can_be_read(
     name: str, run: Run, metrics: dict[str, float]
 ) -> None:
@@ -390,7 +429,7 @@ def test_exhibits_are_written_and_can_be_read(
             assert read_image(path).std() > 0
 
 
-@EVERY
+@EVERY_LOOKED_INTO
 def test_every_trainable_parameter_is_in_one_optimizer(name: str, run: Run) -> None:
     owned = [
         id(p)
@@ -410,7 +449,7 @@ def test_every_trainable_parameter_is_in_one_optimizer(name: str, run: Run) -> N
     assert not any(p.requires_grad for net in run.parts.frozen.values() for p in net.parameters())
 
 
-@EVERY
+@EVERY_LOOKED_INTO
 def test_every_parameter_of_a_live_part_learns(name: str, run: Run) -> None:
     fresh = rooms.build(run.recipe)
     for part, live in run.parts.items():
@@ -423,7 +462,7 @@ def test_every_parameter_of_a_live_part_learns(name: str, run: Run) -> None:
         assert not still, (part, still)
 
 
-@EVERY
+@EVERY_LOOKED_INTO
 def test_an_update_touches_its_own_part_only(name: str, run: Run) -> None:
     """Weights, averages and the optimizer's memory of the others stay as they were."""
     from quintet.engine.update import apply
@@ -443,13 +482,13 @@ def test_an_update_touches_its_own_part_only(name: str, run: Run) -> None:
         assert all(p.grad is None for part in run.parts.values() for p in part.module.parameters())
 
 
-@EVERY
+@EVERY_LOOKED_INTO
 def test_every_update_has_had_its_turn(name: str, run: Run) -> None:
     """Or the claims above would hold of nothing."""
     assert all(update.when.due(run.step) for update in run.task.updates)
 
 
-@EVERY
+@EVERY_LOOKED_INTO
 def test_every_part_reports_its_loss(name: str, run: Run) -> None:
     """The console shows these, and a replay compares them."""
     take_step(run)
@@ -493,6 +532,7 @@ def test_sharded_weights_learn_as_whole_ones_do(
             torch.testing.assert_close(second[key], value, rtol=1e-8, atol=1e-8, msg=key)
 
 
+@pytest.mark.by_default("video/tokenizer_tiny", "music/mulan_tiny")
 @pytest.mark.parametrize(
     "name", ["video/tokenizer_tiny", "music/mulan_tiny", "speech/voicebox_tiny"]
 )

@@ -95,8 +95,8 @@ SMALLER = {
 
 
 # Every recipe is resumed in test_recipes.py, and a trainer only starts it in another way: these
-# are one of each kind of data.
-QUICK = ("MeshAutoencoderTrainer", "MuLaNTrainer", "VQGanVAETrainer", "VideoTokenizerTrainer")
+# are two of the shortest.
+QUICK = ("MeshAutoencoderTrainer", "VQGanVAETrainer")
 
 
 @pytest.mark.parametrize(

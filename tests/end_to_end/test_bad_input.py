@@ -392,6 +392,7 @@ def test_a_damaged_newest_checkpoint_is_named_when_a_model_is_loaded(
     assert "step-00000006 is damaged" in said.out + said.err
 
 
+@pytest.mark.by_default("{}")
 @pytest.mark.parametrize("state", ['{"files": {}}', '{"files": {}, "step": "x"}', "{}", "[]"])
 def test_a_state_page_that_says_nothing_is_a_damaged_checkpoint(
     state: str, copied: Path, quintet: Quintet
@@ -517,6 +518,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
         main(["resume", str(tmp_path / "nowhere"), "--debug"])
 
 
+@pytest.mark.slow  # test_fresh_process.py interrupts one
 def test_a_real_process_exits_with_2_and_no_traceback(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "quintet", "resume", str(tmp_path / "nowhere")],

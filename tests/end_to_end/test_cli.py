@@ -79,6 +79,7 @@ def test_help_of_a_recipe_shows_every_setting_with_its_sentence(quintet: Quintet
     assert "Discriminators start after this fraction of the run" in said.out
 
 
+@pytest.mark.by_default("words0")
 @pytest.mark.parametrize("words", [["--help"], ["train", "image/vqgan", "--help"], ["list"]])
 def test_help_loads_no_torch(words: list[str]) -> None:
     code = (
@@ -131,6 +132,7 @@ def test_dotted_flags_reach_the_recorded_configuration(trained: Path) -> None:
     assert json.loads((trained / "config.json").read_text())["global_batch"] == 4
 
 
+@pytest.mark.by_default("words0-off", "words2-auto")
 @pytest.mark.parametrize(
     ("words", "value"),
     [
@@ -227,6 +229,7 @@ def test_resume_gives_a_run_more_steps_on_a_longer_schedule(copied: Path, quinte
     assert [r["step"] for r in lines(copied) if "vae/loss" in r] == list(range(1, 9))
 
 
+@pytest.mark.slow  # contract/test_recipes.py resumes
 def test_a_run_in_two_parts_is_the_run_in_one(
     trained: Path, tmp_path: Path, quintet: Quintet
 ) -> None:
@@ -742,6 +745,7 @@ def test_the_model_card_shows_the_numbers_and_not_the_path_of_the_data(
     assert '"data"' not in card
 
 
+@pytest.mark.by_default("4")
 @pytest.mark.parametrize("step", [1, 4, 6])
 def test_replay_gives_the_numbers_of_that_step_bit_for_bit(
     step: int, trained: Path, quintet: Quintet
@@ -768,6 +772,7 @@ def test_replay_verifies_the_log_of_a_run_bit_for_bit(trained: Path, quintet: Qu
     assert digests(trained) == before
 
 
+@pytest.mark.by_default("val/psnr-*")
 @pytest.mark.parametrize(
     ("name", "factor"), [("vae/loss", 1.01), ("val/psnr", 1.0001), ("seconds", 0.5)]
 )

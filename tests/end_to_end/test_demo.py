@@ -49,7 +49,7 @@ def _narrow() -> Iterator[None]:
 
     def settings(stage: Stage, *how: Any, **more: Any) -> Any:
         narrow = OF_ROOM.get(stage.recipe.split("/")[0], {})
-        return replaced(settings_of(stage, *how, **more), narrow)
+        return replaced(settings_of(stage, *how, **more), {"sampling_steps": 2} | narrow)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages, "settings_of", settings)
@@ -582,6 +582,7 @@ def test_a_step_that_stalls_does_not_shorten_a_stage(
     assert (settings.steps, sentence) == (stage.steps, None)
 
 
+@pytest.mark.by_default("1-True")
 @pytest.mark.parametrize(("seconds", "fewer"), [(1, True), (100_000, False)])
 def test_a_slow_machine_takes_fewer_steps_and_says_so(
     seconds: int, fewer: bool, tmp_path: Path

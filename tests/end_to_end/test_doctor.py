@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from command import TINY, Quintet, Said, picture
 
+from quintet.cli.doctor import command
 from quintet.media.audio import write_wav
 
 SMALL = [word for word in TINY if word not in ("--keep-last", "10")]
@@ -109,7 +110,10 @@ def test_a_recipe_takes_the_flags_of_train(quintet: Quintet, tmp_path: Path) -> 
     assert "--model.dim" in quintet("doctor", "image/vqgan_tiny", "--help").out
 
 
-def test_a_recipe_with_stages_requires_them(quintet: Quintet) -> None:
+def test_a_recipe_with_stages_requires_them(
+    quintet: Quintet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "START", "forkserver")  # a new process would import torch again
     assert "set --autoencoder to a run of" in sentence(quintet("doctor", "mesh/transformer_tiny"))
 
 

@@ -66,6 +66,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.by_default("image/maskgit")
 @pytest.mark.parametrize("recipe", ["image/maskgit", "image/flow"])
 def test_training_from_shards_of_codes_equals_training_from_the_pixels(
     recipe: str, quintet: Quintet, models: dict[str, Path], pictures: Path, tmp_path: Path

@@ -81,6 +81,13 @@ def test_help_of_a_recipe_fits_on_a_screen_and_names_help_all(name: str, quintet
     assert f"quintet train {name} --help-all" in answer.out
 
 
+@pytest.mark.by_default(
+    "*image/vqgan_tiny",
+    "*mesh/transformer_tiny",
+    "*music/mulan_tiny",
+    "*speech/voicebox_tiny",
+    "*video/tokenizer_tiny",
+)
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("command", ["sample", "resume"])
 def test_help_of_a_run_fits_on_a_screen_in_every_room(
@@ -111,6 +118,13 @@ def flags_of(settings: Any, prefix: str = "") -> list[str]:
     return flags
 
 
+@pytest.mark.by_default(
+    "image/vqgan_tiny",
+    "mesh/transformer_tiny",
+    "music/adopt_tiny",
+    "speech/voicebox_tiny",
+    "video/maskgit_tiny",
+)
 @pytest.mark.parametrize("name", TINY)
 def test_help_all_describes_every_setting(name: str, quintet: Quintet) -> None:
     answer = quintet("train", name, "--help-all")
@@ -120,6 +134,13 @@ def test_help_all_describes_every_setting(name: str, quintet: Quintet) -> None:
     assert [flag for flag in flags_of(rooms.recipe_function(name)()) if flag not in shown] == []
 
 
+@pytest.mark.by_default(
+    "image/adopt_tiny",
+    "mesh/retopology_tiny",
+    "music/mulan_tiny",
+    "speech/vocoder_tiny",
+    "video/flow_tiny",
+)
 @pytest.mark.parametrize("name", TINY)
 def test_a_run_has_the_flags_of_its_own_model_alone(
     name: str, tmp_path: Path, quintet: Quintet

@@ -119,6 +119,7 @@ def test_the_installed_command_shows_help(installed: Path) -> None:
     assert Path(path).is_relative_to(installed)
 
 
+@pytest.mark.slow  # its files are compared above
 def test_the_installed_command_trains_and_reports(installed: Path) -> None:
     """The report needs the style sheet and the script of the wheel."""
     quintet = str(installed / "bin" / "quintet")

@@ -52,6 +52,14 @@ def test_a_card_says_how_its_model_was_trained(name: str) -> None:
     assert card["quick"]["metrics"].keys() <= card["metrics"].keys()
 
 
+@pytest.mark.by_default(
+    "ready/image*",
+    "ready/mesh",
+    "ready/music",
+    "ready/speech",
+    "ready/vocoder",
+    "ready/video-tokenizer",
+)
 @each_model
 def test_the_example_of_a_ready_model_writes_files(
     name: str, quintet: Quintet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +80,9 @@ def test_an_export_has_an_example_as_its_run_had(name: str) -> None:
     assert "--text" in words
 
 
+@pytest.mark.by_default(
+    "ready/image*", "ready/mesh-autoencoder", "ready/music", "ready/speech", "ready/video-tokenizer"
+)
 @each_model
 def test_a_ready_model_has_the_quick_metrics_of_its_card(
     name: str, monkeypatch: pytest.MonkeyPatch

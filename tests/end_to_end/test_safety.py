@@ -55,6 +55,7 @@ def plant(checkpoint: Path, name: str, content: bytes) -> None:
 # -- weights --------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("vae.safetensors-*")
 @pytest.mark.parametrize("command", ["resume", "evaluate", "sample"])
 @pytest.mark.parametrize(
     "name", ["vae.safetensors", "vae.ema.safetensors", "vae.optim.safetensors"]
@@ -134,6 +135,7 @@ NAMES = ["os/system", "image/../x", "image/os", "image/recipes", "../image/vqgan
 NAMES += ["image/__import__", "image.recipes/vqgan", "engine/launch", "quintet.image/vqgan_tiny"]
 
 
+@pytest.mark.by_default("evaluate-*", "*-os/system", "*-image/../x")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["resume", "evaluate", "sample", "report"])
 def test_a_recorded_recipe_is_looked_up_and_never_imported(
@@ -319,6 +321,7 @@ def test_control_characters_in_a_files_name_do_not_reach_the_terminal(
 # -- links in a run folder that came from elsewhere -----------------------------------------
 
 
+@pytest.mark.by_default("metrics.jsonl", "config.json", ".report.html.writing")
 @pytest.mark.parametrize(
     "name",
     [

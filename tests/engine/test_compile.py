@@ -114,6 +114,9 @@ def is_compiled(run: Run) -> bool:
     return counts == {1}
 
 
+@pytest.mark.by_default(
+    "on-about0-*", "off-*", "auto-about3-*", "auto-about4-*", "auto-about5-*", "auto-about7-*"
+)
 @pytest.mark.parametrize(
     ("compile", "about", "on_gpu", "expected"),
     [

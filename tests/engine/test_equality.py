@@ -70,6 +70,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(parts: int, tmp_path
     assert_close(whole, first_gradients(cut, tmp_path / "cut"), 1e-10)
 
 
+@pytest.mark.slow  # with muon below; contract/
 def test_accumulation_ends_at_the_parameters_of_the_whole_batch(tmp_path: Path) -> None:
     run(WHOLE, tmp_path / "whole")
     run(variant(batch_size=4, accumulate=4), tmp_path / "cut")
@@ -92,6 +93,7 @@ def test_accumulation_and_processes_end_at_the_parameters_of_the_whole_batch_wit
     assert errors[-1] < 0.2 * errors[0]
 
 
+@pytest.mark.slow  # with muon below; contract/
 def test_two_processes_end_at_the_parameters_of_one(tmp_path: Path) -> None:
     run(WHOLE, tmp_path / "one")
     run(variant(batch_size=4, accumulate=2), tmp_path / "two", size=2)
@@ -108,6 +110,7 @@ def test_two_processes_end_at_the_parameters_of_one(tmp_path: Path) -> None:
             assert a[name] == pytest.approx(b[name], rel=1e-8)
 
 
+@pytest.mark.slow  # in fp64 the parameters agree
 def test_two_processes_agree_with_one_in_fp32_losses(tmp_path: Path) -> None:
     run(variant(precision="fp32"), tmp_path / "one")
     run(variant(precision="fp32", batch_size=8), tmp_path / "two", size=2)
@@ -132,6 +135,7 @@ def test_batches_by_length_are_the_same_on_one_and_two_processes(tmp_path: Path)
     assert [r.get("order") for r in one] == [r.get("order") for r in two]
 
 
+@pytest.mark.by_default("cosine-2", "constant-1")
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
 def test_the_asked_for_rate_is_the_applied_one(schedule: str, size: int, tmp_path: Path) -> None:

@@ -44,26 +44,27 @@ def variant(**changes: object) -> ToyRecipe:
     return dataclasses.replace(BASE, **changes)  # type: ignore[arg-type]
 
 
+MUON = variant(depth=2, generator=OptimizerConfig(optimizer="muon"))
 # One at a time they say what is to blame; the last of the list fails as well.
 ALSO_TOGETHER = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("recipe", "size"),
+    ("recipe", "size", "kills"),
     [
-        pytest.param(variant(), 1, id="fp32"),
-        pytest.param(variant(precision="bf16"), 1, id="bf16", marks=ALSO_TOGETHER),
-        pytest.param(variant(depth=2, generator=OptimizerConfig(optimizer="muon")), 1, id="muon"),
-        pytest.param(variant(workers=2), 1, id="two-workers", marks=ALSO_TOGETHER),
-        pytest.param(variant(), 2, id="two-processes", marks=ALSO_TOGETHER),
-        pytest.param(variant(workers=2, precision="bf16"), 2, id="two-processes-bf16-workers"),
+        pytest.param(variant(), 1, 4, id="fp32", marks=ALSO_TOGETHER),
+        pytest.param(variant(precision="bf16"), 1, 4, id="bf16", marks=ALSO_TOGETHER),
+        pytest.param(MUON, 1, 4, id="muon", marks=pytest.mark.slow),  # test_trainer.py resumes it
+        pytest.param(variant(workers=2), 1, 4, id="two-workers", marks=ALSO_TOGETHER),
+        pytest.param(variant(), 2, 4, id="two-processes", marks=ALSO_TOGETHER),
+        pytest.param(variant(workers=2, precision="bf16"), 2, 2, id="two-processes-bf16-workers"),
     ],
 )
 def test_a_killed_and_resumed_run_is_bit_identical(
-    recipe: ToyRecipe, size: int, tmp_path: Path
+    recipe: ToyRecipe, size: int, kills: int, tmp_path: Path
 ) -> None:
     run(recipe, tmp_path / "straight", size=size)
-    killed_and_resumed(recipe, tmp_path / "cut", kills=4, seed=size, size=size)
+    killed_and_resumed(recipe, tmp_path / "cut", kills, seed=size, size=size)
     assert_same(tensors(tmp_path / "straight", 40), tensors(tmp_path / "cut", 40))
     assert trajectory(tmp_path / "straight") == trajectory(tmp_path / "cut")
 
@@ -86,6 +87,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(tmp_p
     assert (tmp_path / "run/checkpoints/step-00000040").is_dir()
 
 
+@pytest.mark.by_default("new")
 @pytest.mark.parametrize("mode", ["new", "resume_or_new"])
 def test_a_run_killed_before_its_first_checkpoint_takes_the_corrected_command(
     mode: str, tmp_path: Path
@@ -108,6 +110,7 @@ def test_workers_and_save_cadence_do_not_change_a_run(tmp_path: Path) -> None:
     assert_same(tensors(tmp_path / "one", 40), tensors(tmp_path / "two", 40))
 
 
+@pytest.mark.slow  # test_matrix.py
 def test_resuming_on_one_process_keeps_the_global_batch_and_the_order(tmp_path: Path) -> None:
     run(BASE, tmp_path / "straight", size=2)
     shutil.copytree(tmp_path / "straight", tmp_path / "moved", ignore=_but_step(35))
@@ -138,6 +141,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
     assert_same(whole, tensors(tmp_path / "run", 40))
 
 
+@pytest.mark.by_default("resume")
 @pytest.mark.parametrize("mode", ["resume", "resume_or_new"])
 def test_more_steps_stretch_the_schedule_so_that_the_run_learns(mode: str, tmp_path: Path) -> None:
     run(BASE, tmp_path / "run")
@@ -153,6 +157,7 @@ def test_more_steps_stretch_the_schedule_so_that_the_run_learns(mode: str, tmp_p
     assert any(not before[name].equal(after[name]) for name in weights)
 
 
+@pytest.mark.slow
 def test_an_extended_run_that_is_killed_is_the_one_that_was_not(tmp_path: Path) -> None:
     for name in ("straight", "cut"):
         run(variant(steps=20), tmp_path / name)
@@ -176,6 +181,7 @@ def at_rate(rate: float, **changes: object) -> ToyRecipe:
     return variant(generator=optimizer, evaluate_every=0, **changes)
 
 
+@pytest.mark.by_default("resume")
 @pytest.mark.parametrize("mode", ["resume", "resume_or_new"])
 def test_the_learning_rate_may_change_and_the_change_is_an_event(mode: str, tmp_path: Path) -> None:
     run(at_rate(1e-2, steps=8), tmp_path / "run")

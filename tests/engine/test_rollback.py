@@ -128,6 +128,7 @@ class Stopping(Poisoned):
         return super().generator_loss(nets, batch, context)
 
 
+@pytest.mark.by_default("10-1", "11-2")
 @pytest.mark.parametrize(("step", "turn"), [(8, 1), (9, 1), (10, 1), (11, 1), (13, 1), (11, 2)])
 def test_stopped_anywhere_it_goes_on_to_the_same_end(
     step: int, turn: int, gone_back: Path, tmp_path: Path
@@ -140,6 +141,7 @@ def test_stopped_anywhere_it_goes_on_to_the_same_end(
     assert trajectory(gone_back) == trajectory(tmp_path / "run")
 
 
+@pytest.mark.by_default("7")
 @pytest.mark.parametrize("every", [7, 30])
 def test_it_does_not_depend_on_when_reports_are_read(
     every: int, gone_back: Path, tmp_path: Path
@@ -148,6 +150,7 @@ def test_it_does_not_depend_on_when_reports_are_read(
     assert_same(tensors(gone_back, 30), tensors(tmp_path / "run", 30))
 
 
+@pytest.mark.by_default("12")
 @pytest.mark.parametrize("step", [12, 20])
 def test_a_checkpoint_holds_the_whole_state_after_it(step: int, tmp_path: Path) -> None:
     """What a new process reads is what the old one had in memory."""
@@ -203,6 +206,7 @@ def test_nothing_is_evaluated_on_weights_that_are_not_finite(tmp_path: Path) -> 
 # -- where it ends ------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("1")
 @pytest.mark.parametrize("size", [1, 2])
 def test_what_stays_bad_goes_further_back_each_time_and_then_stops(
     size: int, tmp_path: Path

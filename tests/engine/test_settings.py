@@ -68,6 +68,13 @@ def test_every_setting_has_one_description_and_one_name(name: str) -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.by_default(
+    "image/vqgan_large_f16",
+    "mesh/transformer_large",
+    "music/adopt_tiny",
+    "speech/voicebox_large",
+    "video/maskgit_tiny",
+)
 @pytest.mark.parametrize("name", EACH_KIND)
 def test_every_setting_is_a_flag_of_train(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     import tyro
@@ -86,6 +93,13 @@ def test_every_free_setting_and_no_other_is_a_flag_of_resume(name: str) -> None:
     assert flags == {setting.name for setting in settings(name) if setting.free}
 
 
+@pytest.mark.by_default(
+    "image/vqgan_large_f16",
+    "mesh/transformer_large",
+    "music/adopt_tiny",
+    "speech/voicebox_large",
+    "video/maskgit_tiny",
+)
 @pytest.mark.parametrize("name", EACH_KIND)
 def test_every_fixed_setting_is_refused_on_resume_with_the_command_of_a_new_run(
     name: str, tmp_path: Path
@@ -105,6 +119,7 @@ def test_every_fixed_setting_is_refused_on_resume_with_the_command_of_a_new_run(
         assert (f"--init-from {run}" in said) == (setting.name != "init_from")
 
 
+@pytest.mark.by_default("image/vqgan", "mesh/transformer", "music/mulan", "speech/voicebox")
 @pytest.mark.parametrize("name", sorted(TRAINERS))
 def test_every_setting_is_reachable_from_the_trainer_under_its_name(name: str) -> None:
     """As a keyword where the short name is unique, and by its dotted name in any case; `model` is

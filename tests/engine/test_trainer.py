@@ -172,6 +172,7 @@ def interrupt_at(step: int) -> Callable[[dict[str, Any]], None]:
     return note
 
 
+@pytest.mark.by_default("gpt2", "object", "tuple-dict", "branching")
 @EVERY_KIND
 def test_a_run_cut_short_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     model, data, changes = KINDS[kind]()
@@ -220,6 +221,7 @@ class ChannelsLast(nn.Module):
         return (self.body(x) - x[..., 1:-1, 1:-1]).square().mean()
 
 
+@pytest.mark.by_default("adamw", "muon")
 @pytest.mark.parametrize("optimizer", optim.OPTIMIZERS)
 def test_weights_in_channels_last_memory_resume_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
     changes = {"optimizer": optimizer, "learning_rate": 1e-2}

@@ -79,7 +79,7 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-LONG = ["codec", "flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "retopology"]
+LONG = ["codec", "flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "mulan", "retopology"]
 LONG += ["video_flow", "video_maskgit", "video_tokenizer", "vocoder", "voicebox"]
 NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
 
@@ -100,6 +100,17 @@ def test_an_example_says_what_it_found_and_leaves_a_run(name: str, tmp_path: Pat
         assert len(read_audio(tmp_path / "said.wav", rate=16_000)) > 1000
 
 
+def test_an_example_ends_at_once_where_it_is_done(tmp_path: Path):
+    script, words = EXAMPLES / "own_model.py", ["--steps", "2", "--run", "runs/own"]
+    first = run_script(script, *words, folder=tmp_path)
+    assert first.status == 0, first.err
+    before = lines(tmp_path / "runs/own")
+    again = run_script(script, *words, folder=tmp_path)
+    assert (again.status, again.out) == (0, first.out), again.err
+    assert lines(tmp_path / "runs/own") == before
+
+
+@pytest.mark.slow  # a new process imports torch again
 def test_an_example_starts_from_a_bare_command_line_and_ends_at_once_where_it_is_done(
     tmp_path: Path,
 ):

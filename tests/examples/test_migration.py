@@ -194,6 +194,7 @@ def expected(script: Path) -> list[str]:
     return re.findall(r"^# told: (.*)$", text, re.MULTILINE)
 
 
+@pytest.mark.by_default("muse_maskgit_pytorch", "musiclm_pytorch")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_of_each_package_runs_with_one_notice_for_each_old_spelling(
     name: str, media: Path, tmp_path: Path

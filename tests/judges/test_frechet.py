@@ -81,6 +81,7 @@ def test_half_precision_features_are_compared_in_double() -> None:
     assert frechet_distance(a, b) == wide
 
 
+@pytest.mark.by_default("60-6-*")
 @pytest.mark.parametrize(("count", "width", "shift"), [(60, 6, 0.3), (60, 32, 0.0), (40, 48, 0.2)])
 def test_intervals_hold_the_expected_value_as_often_as_they_say(
     count: int, width: int, shift: float

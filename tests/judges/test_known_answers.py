@@ -247,8 +247,9 @@ LONG = {"video-lpips_vgg", "video-lpips_alex", "video-fvd", "video-fid", "music-
 LONG |= {"video-kid", "music-kad"}
 # The same code with another network than that of lpips_alex and of fid.
 LONG |= {"image-lpips_vgg", "image-frechet_vgg", "mesh-hausdorff", "speech-own_voice"}
-# The features of fid, which take the time; test_mmd.py has the distance.
-LONG |= {"image-kid"}
+# Features that take the time, and that judges/media/test_image.py has; frechet_onnx has the
+# distance of fid, test_mmd.py that of kid.
+LONG |= {"image-fid", "image-kid"}
 # A recogniser and an encoder of voices; other tests of judges/media/test_speech.py hear with them.
 LONG |= {"speech-wer", "speech-cer", "speech-speaker"}
 MARKED = [

@@ -66,6 +66,7 @@ def test_sets_of_one_distribution_are_at_zero_whatever_their_count() -> None:
         assert min(values) < 0
 
 
+@pytest.mark.by_default("0.4-1.2")
 @pytest.mark.parametrize(("shift", "wide"), [(0.0, 1.5), (0.4, 1.2)])
 def test_intervals_hold_the_expected_value_as_often_as_they_say(shift: float, wide: float) -> None:
     """Of two equal distributions they are wider by up to a root of 2: its shares are all alike."""

@@ -83,6 +83,7 @@ def test_a_table_has_the_names_splits_and_pixels_of_the_folder(
             assert one.equal(other)
 
 
+@pytest.mark.by_default("parquet")
 @EVERY
 def test_a_run_on_a_table_is_the_run_on_the_folder(
     kind: str, photos: Path, tmp_path: Path, cli: Callable[..., Said]

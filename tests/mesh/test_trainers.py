@@ -110,6 +110,7 @@ class Shapes:
 # -- data -------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("*-first_stage", "dict-second_stage")
 @STAGES
 @pytest.mark.parametrize("kind", ["dict", "arrays", "padded", "triple", "named"])
 def test_a_data_set_of_any_kind_trains(stage: Callable, kind: str, tmp_path: Path) -> None:
@@ -119,6 +120,7 @@ def test_a_data_set_of_any_kind_trains(stage: Callable, kind: str, tmp_path: Pat
     assert lines(tmp_path / "run")[0]["data/damaged"] == 0
 
 
+@pytest.mark.by_default("first_stage")
 @STAGES
 def test_tuples_are_named_by_data_kwargs(stage: Callable, tmp_path: Path) -> None:
     """Both stages share one data set: the autoencoder has no use for texts."""
@@ -128,6 +130,7 @@ def test_tuples_are_named_by_data_kwargs(stage: Callable, tmp_path: Path) -> Non
     assert_same(tensors(by_name, 4), tensors(by_dict, 4))
 
 
+@pytest.mark.by_default("first_stage")
 @STAGES
 def test_built_in_shapes_are_there_without_any_data(stage: Callable, tmp_path: Path) -> None:
     actual = stage(tmp_path / "run", meshes=SMALL)
@@ -158,6 +161,7 @@ def test_a_folder_trains_and_the_command_line_knows_the_run(
     assert result.status == 0, result.err
 
 
+@pytest.mark.by_default("second_stage")
 @STAGES
 def test_held_out_meshes_of_the_users_own_are_measured(stage: Callable, tmp_path: Path) -> None:
     actual = stage(tmp_path / "run", dataset=Shapes(), val_dataset=Shapes("triple"), steps=1)
@@ -191,6 +195,7 @@ class Damaged(Shapes):
         return super().__getitem__(index)
 
 
+@pytest.mark.by_default("first_stage")
 @STAGES
 def test_an_item_that_cannot_be_read_is_skipped_by_name(stage: Callable, tmp_path: Path) -> None:
     actual = stage(tmp_path / "run", dataset=Damaged(), steps=3, **ALONE)
@@ -227,6 +232,7 @@ WRONG = {
 }
 
 
+@pytest.mark.by_default("*-first_stage", "a vertex that is not there-second_stage")
 @STAGES
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_items_are_refused_with_what_is_wrong(
@@ -252,6 +258,7 @@ def test_items_of_another_kind_are_refused_by_their_number(stage: Callable, tmp_
         stage(tmp_path / "run", dataset=Shapes("strange")).train()
 
 
+@pytest.mark.by_default("first_stage")
 @STAGES
 def test_tuples_in_the_order_of_meshgpt_need_no_names(stage: Callable, tmp_path: Path) -> None:
     plain, old = tmp_path / "plain", tmp_path / "old"
@@ -291,6 +298,7 @@ class OneLong(Shapes):
         return sample
 
 
+@pytest.mark.by_default("second_stage")
 @STAGES
 def test_a_mesh_that_is_too_long_is_skipped_by_name(stage: Callable, tmp_path: Path) -> None:
     actual = stage(tmp_path / "run", dataset=OneLong(), steps=6, **ALONE)
@@ -431,6 +439,7 @@ def test_meshes_are_generated_from_texts(tmp_path: Path) -> None:
     assert len(actual.generate(batch_size=3, max_faces=4)) == 3
 
 
+@pytest.mark.by_default("vq")
 @pytest.mark.parametrize("quantiser", ["lfq", "vq"])
 def test_other_quantisers_go_through_both_stages(quantiser: str, tmp_path: Path) -> None:
     model = autoencoder(quantiser=quantiser, codebook_bits=6, latent_dim=12)

@@ -83,6 +83,7 @@ def test_layers_are_causal(name: str, at: int) -> None:
     assert first == expected
 
 
+@pytest.mark.by_default("sizes1-*", "sizes3-*")
 @each
 @pytest.mark.parametrize("sizes", [[1, 8], [3, 2, 2, 2], [5, 4], [1, 2, 2, 4]])
 def test_chunks_give_what_the_whole_clip_gives(name: str, sizes: list[int]) -> None:
@@ -148,6 +149,7 @@ def test_every_parameter_receives_a_gradient(name: str) -> None:
     assert clip.grad.flatten(2).any(2).all()
 
 
+@pytest.mark.by_default("attention", "conv", "down", "frame", "gateloop")
 @each
 def test_it_is_one_graph_and_runs_in_bf16(name: str) -> None:
     torch.compiler.reset()

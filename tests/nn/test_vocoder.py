@@ -31,6 +31,7 @@ def mel_convergence(mel: LogMel, found: Tensor, wanted: Tensor) -> float:
     return convergence(*((mel(x) / mel.power).exp() for x in (found, wanted)))
 
 
+@pytest.mark.by_default("8000-*", "16000-*", "24000-*-1.0-*")
 @pytest.mark.parametrize(
     ("rate", "n_fft", "hop", "bins", "power", "bound"),
     [

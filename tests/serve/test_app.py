@@ -54,6 +54,7 @@ SAME: list[tuple[str, dict[str, Any], list[object]]] = [
 ]
 
 
+@pytest.mark.by_default("maskgit-*", "transformer-*", "voicebox-*")
 @pytest.mark.parametrize(("name", "flags", "words"), SAME)
 def test_an_answer_equals_the_command(
     name: str,

@@ -15,6 +15,7 @@ def picture(number: int, side: int = 64) -> tuple[str, np.ndarray]:
     return scene.caption, draw(scene, side, side).transpose(1, 2, 0)
 
 
+@pytest.mark.by_default("128-50")
 @pytest.mark.parametrize(
     ("side", "count"), [(64, 150), (128, 50), pytest.param(128, 150, marks=pytest.mark.slow)]
 )
@@ -24,6 +25,7 @@ def test_the_judge_is_right_on_recorded_pictures(side: int, count: int) -> None:
     assert np.mean([judge.agrees(*pair) for pair in pairs]) >= 0.98
 
 
+@pytest.mark.by_default("9-32-False-30")
 @pytest.mark.parametrize("count", [30, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("frames", "side", "single"), [(9, 32, False), (17, 64, False), (5, 64, True)]

@@ -132,6 +132,7 @@ def test_halton_visits_every_cell_once_and_spreads(grid: tuple[int, ...]) -> Non
     assert quarters == {0, 1, 2, 3}
 
 
+@pytest.mark.by_default("1-halton", "12-confidence", "24-halton")
 @pytest.mark.parametrize("order", ["confidence", "halton"])
 @pytest.mark.parametrize("steps", [1, 3, 12, 24, 64])
 def test_all_ids_are_fixed_and_given_ones_stay(model: MaskGit, order: str, steps: int) -> None:
@@ -159,6 +160,7 @@ def test_a_step_fixes_ids_that_stay_and_the_cosine_of_them(model: MaskGit) -> No
     assert left == [22, 16, 9, 0]
 
 
+@pytest.mark.by_default("confidence")
 @pytest.mark.parametrize("order", ["confidence", "halton"])
 def test_a_sample_does_not_depend_on_its_batch(model: MaskGit, order: str) -> None:
     """50 samples are two blocks; the last ones are the same in a block of their own."""

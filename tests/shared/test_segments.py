@@ -44,6 +44,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
+@pytest.mark.by_default("ogg-1-1-*", "flac-2-*", "wav-*-0.5")
 @pytest.mark.parametrize("speed", [0.0, 0.5])
 @pytest.mark.parametrize(("width", "channels"), [(1, 1), (2, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3"])

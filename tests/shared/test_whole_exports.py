@@ -172,25 +172,46 @@ def cleaned(model: Any, path: Path, **settings: Any) -> Any:
     return model.retopologise(points, settings.pop("faces", None), **settings)
 
 
-def test_the_loop_of_retopology_makes_what_the_model_makes(tmp_path: Path) -> None:
-    model, path = MODELS["mesh.retopology"](), scan(tmp_path)
+def cleaner(folder: Path) -> tuple[Any, Direct]:
+    """A model of retopology, and its networks under the program that is exported with them."""
+    model = MODELS["mesh.retopology"]()
     whole = exportable("mesh.retopology", model)
-    direct = Direct(whole, tmp_path, "quintet.mesh.retopology.driver")
-    for more in ({}, {"faces": None}, {"temperature": 0.0}, {"top_k": 3}):
-        settings: dict[str, Any] = {"count": 3, "seed": 5, "faces": 9, **more}
-        expected = cleaned(model, path, **settings)
-        assert max(len(faces) for _, faces in expected) > 4
-        made = direct.generate(points=str(path), **settings)
-        for mesh, (vertices, faces) in zip(made, expected, strict=True):
-            assert np.array_equal(mesh.faces, faces)
-            assert np.abs(mesh.vertices - vertices).max(initial=0) < 1e-5
-    ending(model, -50.0)  # several windows
+    return model, Direct(whole, folder, "quintet.mesh.retopology.driver")
+
+
+@pytest.mark.by_default("top_k")
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"faces": None}, {"temperature": 0.0}, {"top_k": 3}],
+    ids=["nothing", "faces", "temperature", "top_k"],
+)
+def test_the_loop_of_retopology_makes_what_the_model_makes(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    (model, direct), path = cleaner(tmp_path), scan(tmp_path)
+    settings: dict[str, Any] = {"count": 3, "seed": 5, "faces": 9, **more}
+    expected = cleaned(model, path, **settings)
+    assert max(len(faces) for _, faces in expected) > 4
+    made = direct.generate(points=str(path), **settings)
+    for mesh, (vertices, faces) in zip(made, expected, strict=True):
+        assert np.array_equal(mesh.faces, faces)
+        assert np.abs(mesh.vertices - vertices).max(initial=0) < 1e-5
+
+
+@pytest.mark.slow
+def test_the_loop_of_retopology_goes_on_from_window_to_window(tmp_path: Path) -> None:
+    model, direct = cleaner(tmp_path)
+    ending(model, -50.0)
     points = torch.rand(model.config.points, 6, generator=torch.Generator().manual_seed(0))
     codes = model.generate_codes(points.expand(2, -1, -1), torch.tensor([30, 30]), seed=2)
     assert codes.shape[1] > 2 * model.max_faces
     sampling = {"temperature": 1.0, "top_k": None}
     again = direct.driver.codes_of(direct, points.numpy(), 30, 2, 2, sampling)
     assert np.array_equal(again, codes.numpy())
+
+
+def test_the_loop_of_retopology_asks_for_points(tmp_path: Path) -> None:
+    (_, direct), path = cleaner(tmp_path), tmp_path / "scan.npy"
     with pytest.raises(SystemExit, match="give --points"):
         direct.generate()
     np.save(path, np.ones((300, 3)))

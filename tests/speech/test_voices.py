@@ -96,6 +96,7 @@ def middles(u: Utterance) -> list[float]:
     return [(m.start + m.end) / 2 for m in u.characters if m.text in VOWELS]
 
 
+@pytest.mark.by_default("8000", "24000")
 @pytest.mark.parametrize("rate", [8000, 24_000, 48_000])
 def test_vowels_have_the_pitch_that_was_composed(rate: int):
     """All but those in which so simple a judge hears an octave wrongly."""

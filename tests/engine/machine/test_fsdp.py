@@ -98,6 +98,7 @@ def test_a_step_that_is_bad_on_one_process_is_skipped_by_all_shards(tmp_path: Pa
     assert skipped == [float(step == 8) for step in range(1, RECIPE.steps + 1)]
 
 
+@pytest.mark.slow  # contract/test_recipes.py
 def test_losses_in_fp32_agree(tmp_path: Path) -> None:
     reports = [trajectory(path) for path in both(tmp_path, precision="fp32")]
     for one, other in zip(*reports, strict=True):

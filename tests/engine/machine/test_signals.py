@@ -32,6 +32,7 @@ def variant(**changes: object) -> ToyRecipe:
     return dataclasses.replace(LONG, **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.by_default("15-143-2", "2-130-1", "1-129-1")
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
@@ -89,6 +90,7 @@ def test_a_hangup_is_ignored_where_it_was_ignored_before(monkeypatch: pytest.Mon
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.by_default("2")
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_run_that_no_longer_gets_better_stops_when_asked_to(size: int, tmp_path: Path) -> None:
     """Without a learning rate to speak of, the first evaluation stays the best."""

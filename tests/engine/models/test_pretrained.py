@@ -204,6 +204,7 @@ def test_every_model_round_trips_through_a_folder(
     assert not back.training
 
 
+@pytest.mark.by_default("writer", "image")
 @pytest.mark.parametrize("make", MODELS)
 def test_every_model_round_trips_through_the_hub(make: Callable[[], Pretrained], hub: Hub) -> None:
     model = make()

@@ -49,6 +49,7 @@ def size_of(path: Path) -> int:
     return json.loads((path / "config.json").read_text())["processes"]
 
 
+@pytest.mark.by_default("1")
 def test_a_run_that_saves_and_evaluates_on_request_computes_the_same(
     quiet: Path, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_run_that_saves_and_evaluates_on_request_computes_the_same(
         assert one == other
 
 
+@pytest.mark.by_default("2")
 def test_a_run_stopped_on_request_resumes_to_the_same_end(quiet: Path, tmp_path: Path) -> None:
     size, asked = size_of(quiet), tmp_path / "asked"
     processes = Processes(RECIPE, asked, size=size)

@@ -161,6 +161,7 @@ def test_the_result_does_not_depend_on_what_fits(tmp_path: Path) -> None:
         torch.testing.assert_close(value, other[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.by_default("resume")
 @pytest.mark.parametrize("mode", ["resume", "resume_or_new"])
 def test_a_resumed_run_keeps_its_micro_batch(mode: str, tmp_path: Path) -> None:
     go(Small, variant(auto_batch=True), tmp_path / "straight")

@@ -76,6 +76,7 @@ def own_reconstruction(name: str, network: Any, batch: Tensor) -> Tensor:
 # -- the adapter -------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("AutoencoderKL", "AutoencoderTiny", "VQModel")
 @pytest.mark.parametrize(
     "name", [p for p in CLASSES if p.values != ("AutoencoderKLTemporalDecoder",)]
 )
@@ -92,6 +93,7 @@ def test_an_adopted_model_reconstructs_as_diffusers_does(name: str) -> None:
         torch.testing.assert_close(model.decode_from_codes(codes), expected.clamp(0, 1))
 
 
+@pytest.mark.by_default("AutoencoderKL", "VQModel")
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_what_is_trained_gets_gradients_and_the_rest_none(name: str) -> None:
     model, batch = adopted(name)
@@ -110,6 +112,7 @@ def test_what_is_trained_gets_gradients_and_the_rest_none(name: str) -> None:
         assert halves == ({"encoder", "decoder"} if part == "all" else {part})
 
 
+@pytest.mark.by_default("AutoencoderKL", "VQModel")
 @EVERY
 def test_an_export_is_what_diffusers_wrote_byte_for_byte(name: str, tmp_path: Path) -> None:
     model, _ = adopted(name)
@@ -219,6 +222,7 @@ def trained(name: str, path: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.by_default("VQModel")
 @pytest.mark.parametrize("name", ["AutoencoderKL", "VQModel"])
 def test_training_the_decoder_leaves_every_byte_of_the_encoder(
     name: str, tmp_path: Path, cli: Any

@@ -57,6 +57,7 @@ def test_the_decoder_learns_and_latents_stay(tmp_path: Path) -> None:
     assert error(module, pixels) < 0.8 * error(before, pixels)
 
 
+@pytest.mark.slow  # contract/test_recipes.py
 def test_a_stopped_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert trainer(Tiny(), whole).train() == 8

@@ -74,6 +74,7 @@ def test_a_model_and_its_autoencoder_survive_a_folder(run: Path, tmp_path: Path)
     assert torch.equal(*made)
 
 
+@pytest.mark.by_default("AutoencoderKL", "AutoencoderDC", "AutoencoderKLFlux2")
 @pytest.mark.parametrize("kind", CONTINUOUS)
 def test_every_class_with_latents_is_taken(kind: str) -> None:
     vae = ImageFlow.load_tokenizer(folder(kind))

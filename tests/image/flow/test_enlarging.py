@@ -206,6 +206,7 @@ def test_a_model_without_a_factor_enlarges_nothing(model: ImageFlow) -> None:
 # -- runs -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # image/flow_tiny in contract/
 def test_a_cut_run_of_micro_batches_resumes_bit_for_bit(run: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     settings = recipe(run, accumulate=2, evaluate_every=0)

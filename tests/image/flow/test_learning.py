@@ -53,7 +53,7 @@ def test_colours_follow_the_captions(tmp_path: Path) -> None:
         text_layers=1,
         shift=1.0,
     )
-    few: dict[str, Any] = {"steps": 220, "batch_size": 16, "workers": 0, "trackers": ()}
+    few: dict[str, Any] = {"steps": 120, "batch_size": 16, "workers": 0, "trackers": ()}
     trainer = ImageFlowTrainer(
         model,
         Grounds(),

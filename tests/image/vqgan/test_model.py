@@ -29,6 +29,7 @@ def small(**changes: object) -> VQGanVAE:
     return model
 
 
+@pytest.mark.by_default("fsq", "vq")
 @QUANTISERS
 def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     model = small(quantiser=quantiser).eval()
@@ -84,6 +85,7 @@ def test_the_loss_of_a_loop_of_ones_own_draws_noise_in_training_alone(quantiser:
     assert torch.equal(model(images, return_loss=True), model(images, return_loss=True))
 
 
+@pytest.mark.by_default("16-sizes0-fsq", "16-sizes1-vq", "32-sizes2-kl", "32-sizes3-fsq")
 @BOTTLENECKS
 @pytest.mark.parametrize(
     ("factor", "sizes"),
@@ -104,6 +106,7 @@ def test_a_position_may_cover_16_or_32_pixels(
     assert model.reconstruct(images).shape == images.shape
 
 
+@pytest.mark.by_default("fsq", "vq", "kl")
 @BOTTLENECKS
 def test_every_parameter_receives_a_gradient(quantiser: str) -> None:
     model = small(quantiser=quantiser).train()
@@ -117,6 +120,7 @@ def test_every_parameter_receives_a_gradient(quantiser: str) -> None:
     assert stem.grad.abs().sum() > 0
 
 
+@pytest.mark.by_default("fsq", "kl")
 @BOTTLENECKS
 def test_a_sample_does_not_depend_on_its_batch(quantiser: str) -> None:
     model = small(quantiser=quantiser).double().eval()
@@ -134,6 +138,7 @@ def test_channels_last_gives_the_same_images() -> None:
     assert torch.allclose(actual, expected, atol=1e-9)
 
 
+@pytest.mark.by_default("fsq", "kl")
 @BOTTLENECKS
 def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> None:
     model = small(quantiser=quantiser)

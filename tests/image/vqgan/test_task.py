@@ -100,6 +100,9 @@ CHOICES = [
 ]
 
 
+@pytest.mark.by_default(
+    "*-hinge-r1", "fsq-hinge-r1_tangent", "fsq-relativistic-none", "fsq-none-lecam", "fsq-none-none"
+)
 @pytest.mark.parametrize(("quantiser", "adversarial", "penalty"), CHOICES)
 def test_every_choice_trains_and_an_update_leaves_gradients_on_its_own_part_only(
     quantiser: str, adversarial: str, penalty: str, tmp_path: Path
@@ -210,6 +213,7 @@ def test_the_adversarial_weight_is_saved_and_restored(tmp_path: Path) -> None:
 
 
 # Without and with statistics of their own; the quantisers between them have none either.
+@pytest.mark.by_default("vq")
 @pytest.mark.parametrize(
     "quantiser",
     ["fsq", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lfq", "bsq")), "vq"],
@@ -381,6 +385,7 @@ def test_a_collapse_is_named_with_the_remedy_of_the_quantiser(quantiser: str, re
     assert alarms(task, collapsed, step=2) == []  # in the warm-up
 
 
+@pytest.mark.by_default("kl")
 @pytest.mark.parametrize("quantiser", ["kl", "bounded"])
 def test_continuous_latents_have_no_codebook_to_watch(quantiser: str, tmp_path: Path) -> None:
     settings = recipe()

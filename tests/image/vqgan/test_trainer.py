@@ -115,6 +115,7 @@ def photos(tmp_path: Path) -> Path:
 # -- data -----------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("tensor", "dict", "bytes")
 @pytest.mark.parametrize("kind", ["tensor", "bytes", "array", "tuple", "dict", "images"])
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
     settings = {"steps": 1, "adversarial_from": 0.0, "valid_fraction": 0.25}
@@ -128,6 +129,7 @@ def mode_of(path: Path) -> str:
         return image.mode
 
 
+@pytest.mark.by_default("2")
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_a_data_set_has_the_channels_of_the_model(channels: int, tmp_path: Path) -> None:
     data = torch.rand(16, channels, 16, 16)
@@ -140,6 +142,7 @@ def test_a_data_set_has_the_channels_of_the_model(channels: int, tmp_path: Path)
     assert actual.reconstruct(data[:2]).shape == (2, channels, 16, 16)
 
 
+@pytest.mark.by_default("4")
 @pytest.mark.parametrize("channels", [1, 4])
 def test_a_folder_is_read_with_the_channels_of_the_model(
     channels: int, photos: Path, tmp_path: Path

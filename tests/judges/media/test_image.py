@@ -89,6 +89,7 @@ def test_sets_are_judged_without_order_and_shifts_count(
     assert (one.distance(real, real) if one.unbiased else 1e-6) < near < far
 
 
+@pytest.mark.by_default("lpips_alex", "ssim", "frechet_onnx")
 @pytest.mark.parametrize("judge", quick_first(JUDGES), ids=by_name)
 def test_a_sample_does_not_depend_on_its_batch(
     judge: type[PairJudge] | type[SetJudge],
@@ -150,6 +151,7 @@ def test_without_weights_a_sentence_names_the_file(judge: type, no_weights: Path
         judge().facts()
 
 
+@pytest.mark.by_default("fid", "lpips_alex", "frechet_onnx", "psnr")
 @pytest.mark.parametrize("judge", JUDGES, ids=by_name)
 def test_with_weights_there_is_no_problem_and_facts_hold_their_digest(
     judge: type, weights: Path

@@ -186,6 +186,7 @@ def test_without_weights_a_sentence_names_the_file(judge: type, no_weights: Path
     assert problem.endswith(f" as {no_weights / FILES[judge.name]}")
 
 
+@pytest.mark.by_default("fvd", "lpips_alex", "frechet_onnx", "psnr", "temporal")
 @pytest.mark.parametrize("judge", videos.JUDGES, ids=by_name)
 def test_with_weights_there_is_no_problem_and_facts_are_words(judge: type, weights: Path) -> None:
     assert judge().problem() is None

@@ -397,6 +397,7 @@ def test_check_detects_a_truncated_video(tmp_path):
         check_clip(path, count=8)
 
 
+@pytest.mark.by_default("mp4", "mkv", "gif")
 @pytest.mark.parametrize("suffix", [*KINDS, "gif"])
 def test_damaged_bytes_never_raise_anything_else(tmp_path, suffix):
     path = tmp_path / f"a.{suffix}"
@@ -676,6 +677,7 @@ def assert_windows_are_equal(path: Path, at_least: int = 24) -> int:
     return remembered
 
 
+@pytest.mark.by_default("mp4-libx264-options0", "webm-*", "mpg-*")
 @pytest.mark.parametrize(
     ("suffix", "codec", "options"),
     [

@@ -700,6 +700,7 @@ SAMPLES = {
 }
 
 
+@pytest.mark.by_default("even.ply", "a.gltf", "a.obj", "a.off", "text.stl", "a.glb")
 @pytest.mark.parametrize("name", SAMPLES)
 def test_mutations_of_valid_files_are_read_or_refused(tmp_path, name):
     content = SAMPLES[name]()

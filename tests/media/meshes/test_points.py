@@ -119,6 +119,7 @@ def clouds() -> dict[str, bytes]:
     }
 
 
+@pytest.mark.by_default("bare.xyz", "big.ply", "coloured.npy", "normals.npy", "zero.ply")
 @pytest.mark.parametrize("name", clouds())
 def test_clouds_keep_their_points_and_normals_or_get_some(tmp_path, name):
     path = tmp_path / name

@@ -44,6 +44,7 @@ def uses(faces):
     return np.unique(edges, axis=0, return_counts=True)[1]
 
 
+@pytest.mark.by_default("0", "3")
 @pytest.mark.parametrize("number", [0, 3, 5])
 def test_a_remesh_is_closed_and_within_half_a_voxel_of_the_original(number):
     vertices, faces = shapes.build(shapes.compose(number))

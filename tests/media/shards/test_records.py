@@ -292,6 +292,7 @@ TINY += ["--schedule-steps", 2]
 TINY += ["--images.size", 32, 32, "--model.dim", 16, "--discriminator.dim", 8]
 
 
+@pytest.mark.slow  # so does the order below, and end_to_end/test_pack.py
 def test_a_run_on_mds_resumes_bit_for_bit(tmp_path: Path, cli: Callable[..., Said]) -> None:
     data = WRITERS["mds pil"](tmp_path / "set")
     for name, steps, workers in (("whole", 2, 0), ("half", 1, 2)):
@@ -509,6 +510,7 @@ def _reader(location: str, worker: int) -> None:
         assert found.path(int(number)).read_bytes() == png(int(number))
 
 
+@pytest.mark.by_default("True")
 @pytest.mark.parametrize("compressed", [False, True])
 def test_the_cache_stays_within_its_limit_with_several_readers(
     compressed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

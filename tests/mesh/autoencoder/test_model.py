@@ -136,6 +136,7 @@ def test_the_straight_way_reaches_the_first_and_the_last_code() -> None:
     assert codes[0, 0, :4].tolist() == [0, 0, 13823, 13823]
 
 
+@pytest.mark.by_default("fsq", "vq")
 @QUANTISERS
 def test_tokens_are_those_of_forward_and_decode_to_its_prediction(quantiser: str) -> None:
     model, batch = small(quantiser=quantiser).eval(), shapes(range(4))
@@ -218,6 +219,7 @@ def test_the_older_call_takes_both_layouts_and_a_mask() -> None:
     assert torch.equal(kept.mask, half)
 
 
+@pytest.mark.by_default("fsq", "vq")
 @QUANTISERS
 def test_padding_never_leaks(quantiser: str) -> None:
     model, batch = small(quantiser=quantiser).double().eval(), shapes(range(4), 150)
@@ -250,6 +252,7 @@ def test_padding_never_leaks(quantiser: str) -> None:
     assert torch.allclose(padded_codes, model.decode_codes(out.codes).coordinates, **EXACT)
 
 
+@pytest.mark.by_default("fsq", "vq")
 @QUANTISERS
 def test_a_mesh_does_not_depend_on_its_batch(quantiser: str) -> None:
     model, batch = small(quantiser=quantiser).double().eval(), shapes(range(3))
@@ -260,6 +263,7 @@ def test_a_mesh_does_not_depend_on_its_batch(quantiser: str) -> None:
         assert torch.equal(alone.codes[0], whole.codes[index])
 
 
+@pytest.mark.by_default("fsq-1", "vq-500")
 @pytest.mark.parametrize("unit", [1, 500])
 @QUANTISERS
 def test_packed_meshes_are_reconstructed_like_meshes_alone(quantiser: str, unit: int) -> None:
@@ -338,6 +342,7 @@ def random_links(seed: int) -> Adjacency:
     return adjacency(table, mask)
 
 
+@pytest.mark.by_default("0", "3")
 @pytest.mark.parametrize("seed", range(5))
 def test_links_are_symmetric_so_the_backward_is_exact(seed: int) -> None:
     edges = random_links(seed)
@@ -367,6 +372,7 @@ def test_logistic_loss_is_the_log_of_the_mass_in_each_bin() -> None:
     assert far.isfinite().all()
 
 
+@pytest.mark.by_default("3-fsq", "4-vq")
 @QUANTISERS
 @pytest.mark.parametrize("corners", [3, 4])
 def test_every_parameter_receives_a_gradient(quantiser: str, corners: int) -> None:
@@ -413,6 +419,7 @@ def train(model: MeshAutoencoder, batch: Batch, steps: int, rate: float) -> list
     return losses
 
 
+@pytest.mark.by_default("vq")
 @pytest.mark.parametrize("quantiser", ["lfq", "vq"])
 def test_learned_codes_learn(quantiser: str) -> None:
     torch.manual_seed(0)
@@ -422,23 +429,28 @@ def test_learned_codes_learn(quantiser: str) -> None:
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_training_sharpens_unseen_shapes_and_keeps_them_exact() -> None:
+@pytest.fixture(scope="module")
+def trained() -> tuple[MeshAutoencoder, Batch, Reconstruction]:
+    """A model after 25 steps, shapes that it has not seen, and what it made of them before."""
     torch.manual_seed(0)
     model, unseen = MeshAutoencoder(**SMALL), shapes(range(1000, 1016))
     before = run(model, unseen)
     train(model, shapes(range(16)), 25, 5e-3)
-    after = run(model.eval(), unseen)
+    return model.eval(), unseen, before
+
+
+def test_training_sharpens_unseen_shapes_and_keeps_them_exact(trained: Any) -> None:
+    model, unseen, before = trained
+    after = run(model, unseen)
     error = (after.bins - after.target).abs()[after.mask]
     assert (error <= 1).double().mean() > 0.999
     assert (error == 0).double().mean() > 0.99
     assert after.coordinate_loss.mean() < 0.2 * before.coordinate_loss.mean()
 
 
-def test_after_training_a_place_still_has_one_code_nearly_everywhere() -> None:
+def test_after_training_a_place_still_has_one_code_nearly_everywhere(trained: Any) -> None:
     """The model that writes codes later must not guess what the graph added to them."""
-    torch.manual_seed(0)
-    model, unseen = MeshAutoencoder(**SMALL), shapes(range(1000, 1016))
-    train(model, shapes(range(16)), 25, 5e-3)
+    model, unseen, _ = trained
     fixed = MeshAutoencoder(model.config, max_offset=0.0)
     codes, positions = model.tokenize(**unseen._asdict()), fixed.tokenize(**unseen._asdict())
     assert (codes == positions).double().mean() > 0.97
@@ -500,6 +512,7 @@ def test_forward_and_backward_are_one_graph(quantiser: str, training: bool, back
         assert torch.allclose(grad, parameter.grad, atol=1e-4)
 
 
+@pytest.mark.by_default("fsq", "vq")
 @QUANTISERS
 def test_a_saved_model_comes_back(quantiser: str, tmp_path: Path) -> None:
     model, batch = small(quantiser=quantiser).eval(), shapes(range(2))

@@ -70,6 +70,7 @@ def test_room_that_a_vertex_does_not_need_goes_to_those_that_lack_bits() -> None
     assert refined.missing.tolist() == [0, 2, 0, 0, 0, 4]
 
 
+@pytest.mark.by_default("settings0", "settings2")
 @pytest.mark.parametrize("settings", [{}, SCARCE, {"pointers": (1, 2)}, {"pointers": (2,)}])
 def test_codes_say_what_the_network_was_told(settings: dict[str, Any]) -> None:
     """Reconstruction in training is that of the codes alone; packed, padded or single."""

@@ -111,6 +111,7 @@ def test_several_inputs_need_a_folder(
     assert "2 inputs do not fit into" in ended.err
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_a_run_beside_baselines(
     run: Path,
     scan: Path,

@@ -28,6 +28,7 @@ def test_a_mesh_against_itself_is_perfect():
     assert found["aspect"] == pytest.approx(3**0.5 / 2)
 
 
+@pytest.mark.by_default("0.02-1", "0.1-1000")
 @pytest.mark.parametrize("scale", [1, 1000])
 @pytest.mark.parametrize("distance", [0.02, 0.1])
 def test_a_moved_cube_is_as_far_as_it_was_moved(distance, scale):

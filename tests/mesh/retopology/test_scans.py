@@ -27,6 +27,7 @@ def distance(points, mesh=MESH):
     return np.sqrt(np.square(apart).sum(0)).reshape(len(points), -1).min(1)
 
 
+@pytest.mark.by_default("0", "3", "6", "10")
 @pytest.mark.parametrize("seed", range(12))
 def test_a_scan_is_a_function_of_its_key(seed):
     points = scanned(ScanConfig(), seed)

@@ -34,6 +34,7 @@ def cracked(
     return places, numbers.reshape(-1, 3)
 
 
+@pytest.mark.by_default("0", "3")
 @pytest.mark.parametrize("number", range(6))
 def test_a_closed_mesh_remains_as_it_is(number: int) -> None:
     vertices, faces, points = on_grid(number)
@@ -41,6 +42,7 @@ def test_a_closed_mesh_remains_as_it_is(number: int) -> None:
     np.testing.assert_array_equal(same[rows], vertices[faces])
 
 
+@pytest.mark.by_default("0", "3")
 @pytest.mark.parametrize("number", range(6))
 def test_cracks_and_missing_faces_are_closed(number: int) -> None:
     vertices, faces, points = on_grid(number)

@@ -152,6 +152,7 @@ def packed(codes: Tensor, behind: int) -> tuple[Tensor, Tensor]:
     return torch.cat([*rows, torch.full((behind, codes.shape[2]), -1)]), lengths
 
 
+@pytest.mark.by_default("0-False", "9-True")
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("behind", [0, 9])
 def test_packed_losses_and_gradients_are_those_of_padded_batches(
@@ -192,6 +193,7 @@ def chances(model: MeshTransformer, states: Tensor, slot: int) -> Tensor:
     return -torch.stack([actual.loss for actual in every], -1)
 
 
+@pytest.mark.by_default("digits")
 @HEADS
 def test_the_loss_is_the_sum_of_codes_and_decisions(head: str) -> None:
     model, codes = small(head=head).double(), random_codes(3, 7)
@@ -336,6 +338,7 @@ def by_recomputation(
     return codes
 
 
+@pytest.mark.by_default("1.0-digits", "2.5-codes")
 @HEADS
 @pytest.mark.parametrize("scale", [1.0, 2.5])
 def test_cached_generation_equals_recomputation_code_for_code(scale: float, head: str) -> None:
@@ -469,6 +472,7 @@ def test_a_prompt_is_kept_and_continued() -> None:
     assert torch.equal(again, whole)
 
 
+@pytest.mark.by_default("9-levels1")
 @pytest.mark.parametrize(("codes", "levels"), [(3, ()), (9, (3, 3))])
 def test_corners_of_a_generated_face_are_distinct(codes: int, levels: tuple[int, ...]) -> None:
     model = small(codebook_size=codes, levels=levels, max_faces=12)

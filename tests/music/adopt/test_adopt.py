@@ -177,6 +177,7 @@ def test_a_comparison_of_codecs_scores_what_its_library_makes(stereo: Path) -> N
     assert found == pytest.approx(sum(ratios) / 2, abs=0.05)
 
 
+@pytest.mark.by_default("decoder")
 @pytest.mark.parametrize("train", ["decoder", "lora"])
 def test_a_run_on_stereo_leaves_every_byte_of_the_encoder(
     train: str, stereo: Path, tmp_path: Path, cli: Any
@@ -235,6 +236,7 @@ def test_si_sdr_ignores_loudness_and_padding() -> None:
     torch.testing.assert_close(values, torch.full((2,), 20.0), atol=0.5, rtol=0)
 
 
+@pytest.mark.by_default("DacModel")
 @pytest.mark.parametrize("name", ["DacModel", "AutoencoderOobleck"])
 def test_a_run_copies_sounds(name: str, stereo: Path, tmp_path: Path, cli: Any) -> None:
     recipe, run, out = small(name), tmp_path / "run", tmp_path / "out"

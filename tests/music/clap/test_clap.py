@@ -128,6 +128,7 @@ def test_recomputed_blocks_give_the_same_step(tmp_path: Path) -> None:
     assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
 
 
+@pytest.mark.by_default("all", "projections")
 @pytest.mark.parametrize("part", TOWERS)
 def test_a_step_moves_exactly_what_is_trained(part: Any, tmp_path: Path) -> None:
     recipe = small(train=part, learning_rate=1e-3, warmup_steps=0)

@@ -90,6 +90,7 @@ def opened(settings: CodecRecipe, path: Path) -> Run:
 # -- the network ----------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("latents")
 @pytest.mark.parametrize("config", [MODEL, IDS], ids=["latents", "ids"])
 def test_copies_are_as_long_as_the_sounds_whatever_their_length(config: CodecConfig) -> None:
     model = built(config)
@@ -115,6 +116,7 @@ def test_gradients_reach_every_parameter(config: CodecConfig) -> None:
     assert [n for n, g in gradients.items() if g is not None and not g.any()] == []
 
 
+@pytest.mark.by_default("fsq", "kl")
 @pytest.mark.parametrize("quantiser", ["kl", "bounded", "fsq", "lfq", "bsq", "vq"])
 def test_copies_by_a_new_codec_resemble_the_sounds(quantiser: Any) -> None:
     """As deep as the recipe: projections of the sounds, not noise, by codes that differ."""
@@ -212,6 +214,7 @@ def test_windows_are_the_whole_and_hold_little_of_it() -> None:
     assert not [*windows([], 5, 1)]
 
 
+@pytest.mark.by_default("ids")
 @pytest.mark.parametrize("config", [MODEL, IDS], ids=["latents", "ids"])
 def test_chunks_with_their_margins_are_the_whole(config: CodecConfig) -> None:
     model = shaken(config)

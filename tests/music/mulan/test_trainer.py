@@ -209,6 +209,7 @@ def test_samples_that_are_no_numbers_are_damage():
 # -- training -------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("raw dict", "stereo", "tuple")
 @pytest.mark.parametrize("kind", ROUTED)
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
     assert trainer(tmp_path / "run", Songs(kind), steps=2, evaluate_every=1).train() == 2

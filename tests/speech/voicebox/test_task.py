@@ -130,6 +130,7 @@ def test_two_measurements_of_a_batch_are_equal():
             assert torch.equal(torch.as_tensor(first), torch.as_tensor(second)), name
 
 
+@pytest.mark.slow  # test_recognition.py and judges/ hear
 @pytest.mark.usefixtures("well_heard")
 def test_recorded_syllables_are_recognised_and_those_of_a_young_model_are_not():
     wide = {"sample_rate": 24_000, "n_fft": 1024, "hop_length": 256, "n_mels": 100}

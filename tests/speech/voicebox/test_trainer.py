@@ -64,6 +64,7 @@ ITEMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.by_default("ids", "pairs")
 @pytest.mark.parametrize("kind", ITEMS)
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
     items = [ITEMS[kind](i) for i in range(8)]
@@ -109,6 +110,7 @@ def test_recordings_without_texts_train_from_a_folder(untitled: Path, tmp_path: 
         sample(model, [sound], tmp_path / "out.wav", Flags(text=("ba",), **flags))
 
 
+@pytest.mark.by_default("pairs")
 @pytest.mark.parametrize("data", ["built in", "pairs"])
 def test_a_model_of_sound_alone_ignores_texts(data: str, tmp_path: Path) -> None:
     model = VoiceBox(**MODEL, text="none")

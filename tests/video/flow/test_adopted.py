@@ -72,6 +72,7 @@ def test_every_class_is_taken(kind: str) -> None:
     assert model.generate(["a"], steps=1).shape == clips.shape
 
 
+@pytest.mark.by_default("AutoencoderKLMochi-*")
 @pytest.mark.parametrize(
     ("kind", "frames", "sentence"),
     [

@@ -111,6 +111,7 @@ def test_what_is_given_is_seen(model: VideoFlow) -> None:
     assert not torch.allclose(one[:, :, 5:], other[:, :, 5:], atol=1e-3)
 
 
+@pytest.mark.by_default("4")
 @pytest.mark.parametrize("overlap", [None, 0, 4])
 def test_a_clip_in_chunks_is_the_whole(model: VideoFlow, overlap: int | None) -> None:
     settings: dict[str, Any] = {"steps": 2, "overlap": overlap, "seed": 3}

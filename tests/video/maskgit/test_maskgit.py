@@ -82,6 +82,7 @@ def test_the_first_latent_frames_are_those_of_the_given_ones(
     assert (ids[:, given.shape[1] :] == -1).all()
 
 
+@pytest.mark.by_default("2")
 @pytest.mark.parametrize("overlap", [None, 0, 2])
 def test_a_clip_in_chunks_is_the_whole(model: VideoMaskGit, overlap: int | None) -> None:
     """Continued in two calls it is that of one, of any length."""

@@ -207,6 +207,7 @@ def test_held_out_files_that_cannot_be_read_do_not_stop_a_sample(
 # -- sample: what comes back ------------------------------------------------------------------
 
 
+@pytest.mark.by_default("odd.mp4*", "moving.gif*", "alone.mp4*")
 @pytest.mark.parametrize(
     ("name", "length", "height", "width", "rate"),
     [
@@ -299,6 +300,7 @@ CHUNKS = [(10, 1), (10, 3), (10, 7), (11, 2), (11, 10), (11, 1000)]
 OTHER_CHUNKS = [(10, 2), (10, 10), (10, 1000), (11, 1), (11, 3), (11, 7)]
 
 
+@pytest.mark.by_default("10-3", "11-10")
 @pytest.mark.parametrize(
     ("length", "chunk"),
     [*CHUNKS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_CHUNKS)],
@@ -320,6 +322,7 @@ def test_ids_in_chunks_of_any_size_are_those_of_the_whole(
     assert len(list(frames_of(out / "a.reconstruction.mp4"))) == length
 
 
+@pytest.mark.by_default("11")
 @pytest.mark.parametrize("length", [1, 10, 11])
 def test_ids_decode_to_the_clip_that_they_came_from(
     length: int, run: Path, tmp_path: Path, cli: Callable[..., Said]

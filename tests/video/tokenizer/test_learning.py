@@ -50,6 +50,7 @@ def overfitted(steps: int, run: Path, **smaller: Any) -> tuple[float, float]:
     return psnr(trainer.reconstruct(whole), whole).item(), psnr(still, whole).item()
 
 
+@pytest.mark.slow  # test_model.py overfits a clip
 def test_one_clip_is_learned_past_its_mean_frame_in_sixty_steps(tmp_path: Path) -> None:
     output, frame = overfitted(60, tmp_path / "run", **SMALLER)
     assert output > frame + 1

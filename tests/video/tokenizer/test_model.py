@@ -150,6 +150,7 @@ def test_a_image_is_a_clip_of_one_frame() -> None:
 # -- chunks -----------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("dtype0-*-4", "dtype1-*-12")
 @pytest.mark.parametrize("chunk", [4, 8, 12, 100])
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_chunks_encode_and_decode_to_the_whole(
@@ -170,6 +171,7 @@ def test_chunks_encode_and_decode_to_the_whole(
     assert torch.allclose(again, video, atol=within)
 
 
+@pytest.mark.by_default("4-fsq", "12-vq")
 @QUANTISERS
 @pytest.mark.parametrize("chunk", [4, 12])
 def test_ids_and_reconstructions_do_not_depend_on_chunks(quantiser: str, chunk: int) -> None:
@@ -216,6 +218,7 @@ def test_chunks_that_split_a_latent_are_rejected(wrong: int) -> None:
 # -- ids and training -------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("fsq", "vq")
 @QUANTISERS
 def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     model = small(quantiser=quantiser).eval()
@@ -232,6 +235,7 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     assert torch.equal(model(clip).ids, ids)
 
 
+@pytest.mark.by_default("4-kl", "None-bounded")
 @pytest.mark.parametrize("quantiser", ["kl", "bounded"])
 @pytest.mark.parametrize("chunk", [None, 4])
 def test_latents_decode_to_the_reconstruction_whole_and_in_chunks(
@@ -320,6 +324,7 @@ def test_it_overfits_a_clip() -> None:
     assert errors[-1] < 0.2 * clip.var().item()
 
 
+@pytest.mark.by_default("fsq", "vq")
 @QUANTISERS
 def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> None:
     model = small(quantiser=quantiser)
@@ -564,6 +569,7 @@ def test_only_the_motion_discriminator_sees_the_order_of_frames() -> None:
     assert not torch.allclose(of_motion(backwards), of_motion(video).flip(2), atol=1e-3)
 
 
+@pytest.mark.by_default("motion")
 @pytest.mark.parametrize("index", [0, 1], ids=["frames", "motion"])
 def test_discriminators_train_and_are_one_graph(index: int) -> None:
     torch.compiler.reset()

@@ -131,6 +131,9 @@ def holders(run: Run) -> list[dict[str, set[str]]]:
 # -- every choice -----------------------------------------------------------------------------
 
 
+@pytest.mark.by_default(
+    "hinge-r1", "hinge-r1_tangent", "relativistic-lecam", "relativistic-none", "none-none"
+)
 @pytest.mark.parametrize("penalty", ["none", "r1", "r1_tangent", "lecam"])
 @pytest.mark.parametrize("adversarial", ["none", "hinge", "relativistic"])
 def test_every_choice_steps_all_parts_and_no_gradient_strays(
@@ -157,6 +160,7 @@ def test_every_choice_steps_all_parts_and_no_gradient_strays(
     run.close()
 
 
+@pytest.mark.by_default("vq")
 @pytest.mark.parametrize("quantiser", ["lfq", "bsq", "vq"])
 def test_other_quantisers_train_between_both_discriminators(quantiser: str, tmp_path: Path) -> None:
     run = open_run(recipe(model={"quantiser": quantiser}), tmp_path)
@@ -192,6 +196,7 @@ def test_both_discriminators_contribute_to_the_adversarial_loss(tmp_path: Path) 
 # -- a start in the middle of the run ---------------------------------------------------------
 
 
+@pytest.mark.by_default("True")
 @pytest.mark.parametrize("motion", [True, False])
 def test_discriminators_start_together_at_their_step(motion: bool, tmp_path: Path) -> None:
     settings = recipe(losses={"adversarial_from": 0.5, "motion": motion})
@@ -220,6 +225,7 @@ OTHER_STOPS = [(ONE, 4), (ONE, 5), (LECAM, 3), (LECAM, 5), (RELATIVISTIC, 3), (R
 
 
 # Before, at and after the start of the discriminators, each with one kind of loss.
+@pytest.mark.by_default("losses2-5")
 @pytest.mark.parametrize(
     ("losses", "stop"),
     [*STOPS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_STOPS)],
@@ -327,6 +333,7 @@ def first_gradients(settings: VideoRecipe, path: Path, name: str) -> dict[str, T
     return actual
 
 
+@pytest.mark.by_default("tokenizer-*", "motion_discriminator-*")
 @pytest.mark.parametrize(
     ("part", "losses"),
     [

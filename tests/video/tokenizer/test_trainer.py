@@ -123,6 +123,7 @@ def footage(tmp_path: Path) -> Path:
 # -- data -------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("videos", "tensor", "dict", "image")
 @pytest.mark.parametrize(
     "kind",
     ["tensor", "bytes", "array", "tuple", "dict", "videos", "image", "dict of images", "both"],
@@ -224,6 +225,7 @@ def mode_of(path: Path) -> str:
         return image.mode
 
 
+@pytest.mark.by_default("4")
 @pytest.mark.parametrize("channels", [1, 4])
 def test_clips_have_the_channels_of_the_model(channels: int, tmp_path: Path) -> None:
     data = torch.rand(16, channels, 5, 16, 16)
@@ -386,6 +388,7 @@ def test_ids_and_reconstructions_come_from_the_ema_weights(
     assert not output.requires_grad
 
 
+@pytest.mark.by_default("4", "400")
 @pytest.mark.parametrize("chunk", [4, 8, 12, 400])
 def test_chunks_give_the_ids_and_the_clip_of_the_whole(
     chunk: int, trained: quintet.VideoTokenizerTrainer
