@@ -60,6 +60,18 @@ DISTILLED = (
     Panel("validation, fraction of generated samples", {"val/agrees": "agrees"}),
 )
 
+CONTINUED = (
+    FLOW[0],
+    Panel(
+        "validation, PSNR of the frames that follow, dB",
+        {
+            "val/continued_psnr": "model",
+            "val/continued_psnr_last": "last frame",
+            "val/continued_psnr_mean": "mean frame",
+        },
+    ),
+)
+
 PANELS: dict[str, tuple[Panel, ...]] = {
     "image/autoencoder_tiny": AUTOENCODER,
     "image/flow_tiny": FLOW,
@@ -69,6 +81,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         *AUTOENCODER[1:],
     ),
     "video/flow_tiny": FLOW,
+    "video/continuation_tiny": CONTINUED,
     "video/flow_few_tiny": DISTILLED,
     "image/vqgan_tiny": (
         Panel("training losses", {"vae/loss": "tokenizer", "discriminator/loss": "discriminator"}),

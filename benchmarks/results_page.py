@@ -169,8 +169,8 @@ ROWS = {
             first_page=False,
         ),
         Row(
-            "video-flow-real",
-            "video/flow",
+            "video-continuation",
+            "video/continuation",
             "clips continued",
             "5 frames of a clip → its next 12",
             (
@@ -189,8 +189,6 @@ ROWS = {
                 ("continued_psnr", "continued_psnr_mean", 0.0),
             ),
             folder="video",
-            flags="--model.changes --model.text none --known-share 0.9 --model.dropout 0.1"
-            " --variants 16 --steps 1200",
             stage="video/autoencoder REAL/video/train --valid REAL/video/held --evaluate-every 0"
             " --steps 5000",
             first_page=False,

@@ -45,6 +45,7 @@ PARTS = {
     "speech/vocoder_tiny": {"vocoder": "optim"},
     "speech/voicebox_tiny": {"voicebox": "optim"},
     "video/autoencoder_tiny": {"tokenizer": "optim"},
+    "video/continuation_tiny": {"transformer": "optim"},
     "video/flow_few_tiny": {"transformer": "optim"},
     "video/flow_tiny": {"transformer": "optim"},
     "video/maskgit_tiny": {"transformer": "optim"},

@@ -342,6 +342,7 @@ LEFT_OUT = {
     "music/codec_tiny",
     "speech/vocoder_tiny",
     "video/autoencoder_tiny",
+    "video/continuation_tiny",
     "video/flow_few_tiny",
     "video/flow_tiny",
     "video/maskgit_tiny",

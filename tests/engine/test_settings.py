@@ -49,7 +49,11 @@ TRAINERS = {
     "video/tokenizer": "VideoTokenizerTrainer",
 }
 
-SAME_TRAINER = {"image/autoencoder": "image/vqgan", "video/autoencoder": "video/tokenizer"}
+SAME_TRAINER = {
+    "image/autoencoder": "image/vqgan",
+    "video/autoencoder": "video/tokenizer",
+    "video/continuation": "video/flow",
+}
 """Recipes for the trainer of another, as its `recipe`."""
 
 

@@ -170,6 +170,35 @@ def flow_large() -> VideoFlowRecipe:
     )
 
 
+def continuation() -> VideoFlowRecipe:
+    """Continue 17 x 128 x 128 clips from their first frames, without captions; for one GPU."""
+    small = flow()
+    return replace(
+        small,
+        steps=1200,  # a folder of some hundred clips is learned by heart in more
+        evaluate_every=1200,
+        save_every=600,
+        variants=16,
+        known_share=0.9,
+        model=replace(small.model, changes=True, text="none", dropout=0.1),
+        videos=replace(small.videos, builtin="scenes", builtin_count=5000),
+    )
+
+
+def continuation_tiny() -> VideoFlowRecipe:
+    """The same with 9 x 32 x 32 clips, for two CPU cores."""
+    small = flow_tiny()
+    return replace(
+        small,
+        steps=600,
+        evaluate_every=600,
+        save_every=300,
+        known_share=0.9,
+        model=replace(small.model, changes=True, text="none"),
+        videos=replace(small.videos, frames=9, size=(32, 32), builtin="scenes"),
+    )
+
+
 def flow_few() -> VideoFlowFewRecipe:
     """Distil a flow generator of clips to 1 to 8 steps; for one GPU."""
     taught = flow()
