@@ -26,7 +26,6 @@ from quintet.image.data import open_data
 from quintet.image.flow.outputs import outputs
 from quintet.image.flow.sample import example
 from quintet.image.flow.task import ImageFlowTask, build
-from quintet.nn.text import PAD, START
 from quintet.shared.flow.buckets import BucketPlan, buckets_of, nearest_shape, shapes_of
 from quintet.shared.generation.data import in_floats
 
@@ -125,30 +124,6 @@ def test_cached_latents_are_those_of_the_tokenizer(saved: Path, vae: VQGanVAE) -
             assert torch.allclose(codes.float(), fresh, atol=5e-3)
     pixels = task.decode(codes)
     assert torch.allclose(pixels, vae.decode_latents(fresh), atol=1e-2)
-
-
-def test_words_are_hidden_in_training_alone(saved: Path) -> None:
-    task = prepared(recipe(saved, hide_words=0.25))
-    text = torch.randint(2, 99, (400, task.config.text_length))
-    text[:, 0] = START
-    batch = Batch({"text": text}, [*range(400)], torch.arange(400))
-    shown = task.with_hidden_words(batch).data["text"]
-    assert torch.equal(shown[:, 0], text[:, 0])
-    hidden = shown[:, 1:] == PAD
-    assert abs(hidden.float().mean() - 0.25) < 0.02
-    assert torch.equal(shown[~(shown == PAD)], text[~(shown == PAD)])
-    single = Batch({"text": text[7:8]}, [7], torch.tensor([7]))
-    assert torch.equal(task.with_hidden_words(single).data["text"], shown[7:8])  # keyed
-    # A hidden word is one that the model has never met.
-    unknown = text[:1].clone()
-    unknown[0, 3] = 50
-    model = task.model.eval()
-    with torch.no_grad():
-        model.text_encoder.embedding.weight[50] = 0
-    left_out = unknown.masked_fill(unknown == 50, PAD)
-    contexts = [model.encode_text(1, ids) for ids in (unknown, left_out)]
-    values = [context.values[context.mask] for context in contexts]
-    assert torch.allclose(*values, atol=1e-6)
 
 
 def test_statistics_are_those_of_the_training_latents(saved: Path) -> None:

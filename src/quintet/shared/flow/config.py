@@ -64,11 +64,6 @@ class FlowConfig(CaptionConfig):
     @property
     def has_beside(self) -> bool:
         """Whether latents of a condition stand beside those of a sample."""
-        return self.takes_beside
-
-    @property
-    def takes_beside(self) -> bool:
-        """Whether the caller gives them."""
         return False
 
 
@@ -104,13 +99,6 @@ class FlowRecipe(SolvedRecipe):
 
     tokenizer: str | None = setting(path=True)
     """Run, export or diffusers folder of the trained autoencoder."""
-    hide_words: float = 0.0
-    """Fraction of the words of captions hidden in training (with text words or bytes), so that
-    captions with words that training has not met are shown by the others."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.hide_words < 1, "hide_words", self.hide_words, "0 or more, and below 1")
 
 
 @dataclass(frozen=True, kw_only=True)

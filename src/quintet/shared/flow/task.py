@@ -4,7 +4,6 @@ cached latents ─ normalised ─ on the straight path from noise ─ transforme
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from quintet.engine.keys import normal, uniform
 from quintet.engine.task import Batch, Loss, Measured, Rows, StepContext, Tally, World
 from quintet.nn.flow import straight_path
 from quintet.nn.precision import full_precision
-from quintet.nn.text import PAD, TOKENIZERS
 from quintet.shared.flow.data import LatentData, statistics
 from quintet.shared.flow.generator import FlowGenerator
 from quintet.shared.flow.model import shifted, training_times
@@ -74,20 +72,10 @@ class FlowTask(GeneratorTask):
         for batch, each in zip(batches, known):
             times = training_times(batch.keys, self.config.time_shift)
             drop = uniform(batch.keys, "text", ()) < self.recipe.text_drop
-            shown = self.with_hidden_words(batch)
-            errors = self.errors(nets["transformer"], shown, batch.keys, times, each, drop)
+            errors = self.errors(nets["transformer"], batch, batch.keys, times, each, drop)
             loss, share = errors.sum() / total, batch.size / context.samples
             # Reports weight metrics by the share of samples; undo this for a loss per latent.
             yield loss, {"loss": loss.detach() / share}
-
-    def with_hidden_words(self, batch: Batch) -> Batch:
-        """Some ids of captions replaced by padding, as unknown words are left out."""
-        text, share = batch.data.get("text"), self.recipe.hide_words
-        if not share or text is None or self.config.text not in TOKENIZERS:
-            return batch
-        hidden = uniform(batch.keys, "words", tuple(text.shape[1:])) < share
-        hidden[:, 0] = False  # the start of the caption
-        return replace(batch, data={**batch.data, "text": text.masked_fill(hidden, PAD)})
 
     def random_known(self, batch: Batch) -> Tensor:
         keys, grid = batch.keys, tuple(batch.data["codes"].shape[2:])
