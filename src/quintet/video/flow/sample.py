@@ -7,7 +7,8 @@ from typing import Any
 
 from quintet.shared.flow.sampling import FlowFlags
 from quintet.shared.generation.sampling import reads_captions, together
-from quintet.shared.sampling import Trained, own_text
+from quintet.shared.sampling import Trained, own_text, with_input
+from quintet.video.flow.config import VideoFlowRecipe
 
 __all__ = ["EXAMPLE", "Flags", "example", "sample", "together"]
 EXAMPLE = '--text "a red star moves quickly upwards on white" --out out'
@@ -29,6 +30,11 @@ class Flags(FlowFlags):
 
 
 def example(recipe: Any, run: Path) -> list[str]:
+    if isinstance(recipe, VideoFlowRecipe) and recipe.model.changes:
+        from quintet.media.clips.reader import SUFFIXES
+
+        if clip := with_input(recipe, run, SUFFIXES):
+            return ["--clip", *clip, "--out", "out"]
     text = own_text(recipe, run, "a red star moves quickly upwards on white")
     captioned = ["--text", text] if reads_captions(run) else []
     return [*captioned, "--count", "4", "--out", "out"]
