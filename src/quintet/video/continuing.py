@@ -59,11 +59,15 @@ class ContinuingGenerator(Generator):
         """Clips (b, c, t, H, W) in 0..1, of `frames` frames."""
         context, number, _ = self.prepared(texts, count, seed, first)
         length, height, width = self.clip_shape
-        frames = length if frames is None else frames
         clips = torch.zeros(number, self.tokenizer.config.channels, 0, height, width)
         clips = clips.to(self.weight.device)
         if clip is not None:
             clips = self.checked(clip).expand(number, -1, -1, -1, -1)
+        overlap = self.checked_overlap(overlap)
+        if frames is None:  # of a clip that is as long already, one chunk more
+            begun = clips.shape[2]
+            more = length - self.known_frames(begun, overlap) if begun >= length else length - begun
+            frames = begun + more
         if frames > length == 1:
             raise ValueError("this model generates single frames; train it with frames above 1")
         if frames < 1:
@@ -73,7 +77,6 @@ class ContinuingGenerator(Generator):
                 f"the clip has {clips.shape[2]} frames already; frames is {frames}: give a larger"
                 " number, or a shorter clip"
             )
-        overlap = self.checked_overlap(overlap)
         numbers = range(first, first + number)
         while clips.shape[2] < frames:
             # The frame at which a chunk begins is part of its key: chunks are alike however a

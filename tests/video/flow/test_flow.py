@@ -123,6 +123,16 @@ def test_a_clip_in_chunks_is_the_whole(model: VideoFlow, overlap: int | None) ->
     assert torch.allclose(again, whole, atol=1e-5)
 
 
+@pytest.mark.parametrize(("given", "frames"), [(3, FRAMES), (FRAMES, 13), (20, 24)])
+def test_a_clip_is_continued_by_a_chunk_unless_told_otherwise(
+    model: VideoFlow, given: int, frames: int
+) -> None:
+    clip = torch.rand(3, given, SIDE, SIDE)
+    made = model.generate(["a"], clip=clip, steps=1)
+    assert made.shape[2] == frames
+    assert torch.equal(made[0, :, :given], clip)
+
+
 def test_a_clip_does_not_depend_on_its_batch(model: VideoFlow) -> None:
     texts = [f"number {index}" for index in range(10)]
     together = model.generate(texts, steps=2)
@@ -146,7 +156,7 @@ def test_continuations_are_measured_beside_copies_of_real_frames(saved: Path) ->
 @pytest.mark.parametrize(
     ("keywords", "sentence"),
     [
-        ({"clip": (3, 9, 16, 16)}, "the clip has 9 frames already; frames is 9"),
+        ({"clip": (3, 9, 16, 16), "frames": 9}, "the clip has 9 frames already; frames is 9"),
         ({"clip": (3, 5, 8, 16)}, "this model continues clips of 16 x 16 pixels"),
         ({"frames": 0}, "frames is 0; it must be 1 or more"),
         ({"overlap": 8}, "overlap is 8; it must be 0 to 4 frames"),

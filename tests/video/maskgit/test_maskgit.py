@@ -107,7 +107,10 @@ def test_a_clip_does_not_depend_on_its_batch(model: VideoMaskGit) -> None:
     [
         ({"clip": torch.rand(3, 16, 8)}, "continues clips of 8 x 8 pixels"),
         ({"clip": torch.rand(1, 4, 8, 8)}, "continues clips of 8 x 8 pixels"),
-        ({"clip": torch.rand(3, 12, 8, 8)}, "the clip has 12 frames already; frames is 9"),
+        (
+            {"clip": torch.rand(3, 12, 8, 8), "frames": 9},
+            "the clip has 12 frames already; frames is 9",
+        ),
         ({"frames": 0}, "frames is 0; it must be 1 or more"),
         ({"overlap": 8}, "overlap is 8; it must be 0 to 6 frames"),
     ],

@@ -23,7 +23,8 @@ class Flags(MaskedFlags):
     clip: Path | None = None
     """Video or image to continue; resized and cropped to the size of the model."""
     frames: int | None = None
-    """Length in frames, --clip included; default: that of training."""
+    """Length in frames, --clip included; default: that of training, or a chunk more than a --clip
+    that is as long."""
     fps: float | None = None
     """Frames per second of clips that are written; unset: those of --clip, 16 where there is
     none."""
