@@ -115,19 +115,8 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
     def set_change_std(self, std: Tensor) -> None:
         self.change_std.copy_(std.clamp_min(1e-3))
 
-    def velocity(
-        self,
-        x: Tensor,
-        time: Tensor,
-        known: Tensor,
-        context: Context | None = None,
-        changed: Tensor | None = None,
-        end: Tensor | None = None,
-        beside: Tensor | None = None,
-    ) -> Tensor:
-        if self.config.changes:
-            beside = self.last_known(x, known)[0]
-        return super().velocity(x, time, known, context, changed, end, beside)
+    def condition(self, x: Tensor, known: Tensor, beside: Tensor | None) -> Tensor | None:
+        return self.last_known(x, known)[0] if self.config.changes else beside
 
     def relative(self, latents: Tensor, known: Tensor) -> Tensor:
         if not self.config.changes:
