@@ -64,6 +64,11 @@ class FlowConfig(CaptionConfig):
     @property
     def has_beside(self) -> bool:
         """Whether latents of a condition stand beside those of a sample."""
+        return self.takes_beside
+
+    @property
+    def takes_beside(self) -> bool:
+        """Whether the caller gives them."""
         return False
 
 

@@ -128,7 +128,7 @@ class FlowTransformer(CaptionConditioned):
         is that of the moment. `beside` (b, c, *grid): normalised latents of a condition.
         """
         grid, patch = tuple(x.shape[2:]), self.config.patch
-        beside = self.condition(x, known, beside)
+        beside = self.beside_of_known(x, known, beside)
         tokens = self.embed(patches(x, patch)) + self.known(patches(known.to(x.dtype), patch))
         if beside is not None:
             tokens = tokens + self.beside(patches(beside.to(x.dtype), patch))
@@ -159,7 +159,7 @@ class FlowTransformer(CaptionConditioned):
         _, last = adaptive_norm(Gated(x[:, of_latents], branch, gate), shift, scale)
         return unpatched(full_precision(self.head(last)), cells, patch)
 
-    def condition(self, x: Tensor, known: Tensor, beside: Tensor | None) -> Tensor | None:
+    def beside_of_known(self, x: Tensor, known: Tensor, beside: Tensor | None) -> Tensor | None:
         """Latents of a condition: as they are given, or what a model finds in the known ones."""
         return beside
 

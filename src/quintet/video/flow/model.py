@@ -115,7 +115,7 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
     def set_change_std(self, std: Tensor) -> None:
         self.change_std.copy_(std.clamp_min(1e-3))
 
-    def condition(self, x: Tensor, known: Tensor, beside: Tensor | None) -> Tensor | None:
+    def beside_of_known(self, x: Tensor, known: Tensor, beside: Tensor | None) -> Tensor | None:
         return self.last_known(x, known)[0] if self.config.changes else beside
 
     def relative(self, latents: Tensor, known: Tensor) -> Tensor:
