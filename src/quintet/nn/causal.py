@@ -62,7 +62,7 @@ def pad_time(clip: Tensor, count: int) -> Tensor:
 
 def _padded(clip: Tensor, count: int) -> Tensor:
     frames = pad_frames(as_frames(clip), Padding(clip.shape[1], count))
-    return frames.unflatten(0, (len(clip), -1))
+    return frames.unflatten(0, (clip.shape[0], -1))  # len() would fix the size of an export
 
 
 class _PadTime(torch.autograd.Function):
