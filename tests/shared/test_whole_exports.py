@@ -219,10 +219,17 @@ def test_the_loop_of_speech_makes_what_the_model_makes(
     direct = Direct(exportable("speech.voicebox", model), folders[0], driver.__name__)
     network = Direct(exportable("speech.vocoder", vocoder), folders[1], driver.__name__)
     monkeypatch.setattr(driver, "Model", lambda folder: network)
-    more: list[dict[str, Any]] = [{}, {"cond_scale": 1.0, "method": "euler"}, {"seconds": 0.7}]
-    for settings in more:
-        (expected,) = model.sample(texts=[SPOKEN], seed=3, steps=4, **settings)
-        (made,) = direct.generate(SPOKEN, seed=3, steps=4, **settings)
+    marked = "ba <break 300ms> do [length 200ms]ki[/length], no!"
+    more: list[tuple[str, dict[str, Any]]] = [
+        (SPOKEN, {}),
+        (SPOKEN, {"cond_scale": 1.0, "method": "euler"}),
+        (SPOKEN, {"seconds": 0.7}),
+        (SPOKEN, {"rate": 0.7}),
+        (marked, {"seconds": 1.5}),
+    ]
+    for text, settings in more:
+        (expected,) = model.sample(texts=[text], seed=3, steps=4, **settings)
+        (made,) = direct.generate(text, seed=3, steps=4, **settings)
         assert made.shape == expected.shape
         assert_same_sound(made.clip(-1, 1), expected)
     (expected,) = model.sample(texts=[SPOKEN], seed=3, steps=4, vocoder=vocoder)

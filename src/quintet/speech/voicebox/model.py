@@ -381,15 +381,16 @@ class VoiceBox(Pretrained, nn.Module):
         mel = self.features.mel
         if mel is None:
             raise ValueError("edit() needs a mel model; for latents use sample() with cond_mask")
-        rate, total = self.config.sample_rate, audio.shape[-1] / self.config.sample_rate
+        sample_rate = self.config.sample_rate
+        total = audio.shape[-1] / sample_rate
         if audio.ndim != 1 or not 0 <= start < end <= total + 1e-3:
             raise ValueError(
                 f"span from {start:g} to {end:g} s of a recording {tuple(audio.shape)} of"
                 f" {total:.2f} s: give one recording (n,), and times inside of it"
             )
         frames = self.extract([audio])[0]
-        first = min(round(start * rate / mel.hop_length), len(frames) - 1)
-        last = min(max(round(end * rate / mel.hop_length), first + 1), len(frames))
+        first = min(round(start * sample_rate / mel.hop_length), len(frames) - 1)
+        last = min(max(round(end * sample_rate / mel.hop_length), first + 1), len(frames))
         if self.durations is None:
             mask = torch.zeros(1, len(frames), dtype=torch.bool)
             mask[:, first:last] = True
