@@ -279,6 +279,8 @@ def _speak(
     vocoder: "nn.Module | None",
 ) -> Iterator["Tensor"]:
     """The sound of each part of a text, in one voice: without --voice, that of the first part."""
+    from quintet.speech.voicebox.control import frame_rate
+
     voice_text: Any = flags.voice_text
     spoken = 0.0
     for place, part in enumerate(parts):
@@ -287,7 +289,7 @@ def _speak(
             texts=[part.marked],
             cond_texts=[voice_text],
             language=flags.language,
-            seconds=_share(parts, place, flags, spoken),
+            seconds=_share(parts, place, flags, spoken, 1 / frame_rate(model.config)),
             rate=flags.rate,
             duration_spread=flags.duration_spread,
             seed=flags.seed + number,
@@ -311,9 +313,12 @@ def _as_reference(part: "Part", sound: "Tensor", rate: int) -> tuple["Tensor", "
     return without_pauses(sound, rate), part.marked
 
 
-def _share(parts: Sequence["Part"], place: int, flags: Flags, spoken: float) -> float | None:
+def _share(
+    parts: Sequence["Part"], place: int, flags: Flags, spoken: float, frame: float
+) -> float | None:
     """Seconds of a part, after `spoken` ones of those before it: its share by length. With marks or
-    a rate the pauses between parts count, and what is fixed is not shared."""
+    a rate the pauses between parts count, what is fixed is not shared, and a frame is added: sounds
+    end at the centre of their last."""
     from quintet.speech.text.markup import fixed_seconds
 
     if flags.seconds is None:
@@ -327,7 +332,7 @@ def _share(parts: Sequence["Part"], place: int, flags: Flags, spoken: float) -> 
         raise ValueError(
             f"--seconds {flags.seconds:g} is less than the breaks and lengths; give more"
         )
-    return fixed[place] + rest * lengths[place] / sum(lengths[place:])
+    return fixed[place] + rest * lengths[place] / sum(lengths[place:]) + frame
 
 
 def _record(
