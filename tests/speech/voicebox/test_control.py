@@ -147,7 +147,7 @@ def test_pauses_are_heard_within_twenty_milliseconds() -> None:
         text = f"{one}{space}<break {pause}ms>{space}{two} {three}"
         (sound,) = model.sample(texts=[text], seed=number, **solver._asdict())
         errors.append(longest_silence(sound.numpy(), 24_000) - pause / 1000)
-    assert sum(abs(error) <= 0.02 for error in errors) == 100, errors
+    assert sum(abs(error) <= 0.02 + 1e-9 for error in errors) == 100, errors
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_lengths_are_heard_within_twenty_milliseconds() -> None:
         text = f"ma <break 300ms> [length {length}ms]{word}[/length] <break 300ms> lo"
         (sound,) = model.sample(texts=[text], seed=number, **solver._asdict())
         errors.append(heard_between(sound.numpy(), 24_000) - length / 1000)
-    assert sum(abs(error) <= 0.02 for error in errors) == 100, errors
+    assert sum(abs(error) <= 0.02 + 1e-9 for error in errors) == 100, errors
 
 
 def heard_between(sound: npt.NDArray[np.float32], rate: int) -> float:
