@@ -36,12 +36,12 @@ def test_marks_are_read_with_their_places() -> None:
 
 @pytest.mark.parametrize("text", ["x < 3", "[1] a", "a ] b > c }", "a\\b", "5 <6> [ ] <>", "a\n b"])
 def test_signs_that_begin_no_mark_are_themselves(text: str) -> None:
-    assert parse(text) == (text, ())
+    assert parse(text) == (text, (), 1.0, 0.0)
 
 
 @given(st.text())
 def test_an_escaped_text_is_read_as_it_stands(text: str) -> None:
-    assert parse(escaped(text)) == (text, ())
+    assert parse(escaped(text)) == (text, (), 1.0, 0.0)
 
 
 SIGNS = st.text(st.characters(codec="ascii", categories=["L", "Nd"]), min_size=1, max_size=6)

@@ -13,6 +13,7 @@ import torch
 from harness import Said
 from quintet.engine.models import ready
 from quintet.media.audio import probe
+from quintet.speech.text.markup import Marked, parse
 from quintet.speech.voicebox.inference import Segment, Solver, segment_layout, speak_together
 from quintet.speech.voicebox.model import VoiceBox
 from quintet.speech.voicebox.sample import Flags, solver_of
@@ -34,7 +35,7 @@ def run(tmp_path: Path, model: VoiceBox) -> Path:
     return tmp_path / "model"
 
 
-def frames_of(model: VoiceBox, text: str, **keywords: Any) -> tuple[torch.Tensor, Any]:
+def frames_of(model: VoiceBox, text: str | Marked, **keywords: Any) -> tuple[torch.Tensor, Any]:
     """Log-mels of speech, and its layout."""
     segments = model.segments([text], None, None, **keywords)
     (frames,), layout = model.generate(segments, QUICK)
@@ -49,7 +50,7 @@ def test_a_text_without_marks_is_spoken_as_before_to_the_bit(model: VoiceBox) ->
     # As it was written before there were marks.
     plain = segment_layout(model, [Segment(model.encode(text)) for text in texts])
     assert not plain.pauses
-    rate = model.segments(texts, None, None, rate=1.0)
+    rate = model.segments([parse(text, 1.0) for text in texts], None, None)
     again = segment_layout(model, rate)
     assert all(torch.equal(a, b) for a, b in zip(plain[:-1], again[:-1]))
     beside = segment_layout(model, model.segments([*texts, "a <break 1s> b"], None, None))
@@ -72,13 +73,14 @@ def test_a_longer_break_leaves_the_frames_beside_it_as_they_were(model: VoiceBox
 def test_seconds_and_rate_are_of_the_whole_sound(model: VoiceBox) -> None:
     frames, _ = frames_of(model, "kitu <break 500ms> so [length 400ms]la[/length]", seconds=2.0)
     assert len(frames) == 125
-    slow, fast = (frames_of(model, "kitu sola", rate=rate)[0] for rate in (0.5, 2.0))
+    slow, fast = (frames_of(model, parse("kitu sola", rate))[0] for rate in (0.5, 2.0))
     assert len(slow) == pytest.approx(4 * len(fast), abs=4)
 
 
 def test_durations_are_drawn_by_the_seed(model: VoiceBox) -> None:
     def durations(spread: float, seed: int) -> list[int]:
-        segments = model.segments(["kitu sola bado"], None, None, duration_spread=spread, seed=seed)
+        texts = [parse("kitu sola bado", spread=spread)]
+        segments = model.segments(texts, None, None, seed=seed)
         return segment_layout(model, segments).durations[0].tolist()
 
     assert durations(0.2, 1) == durations(0.2, 1) != durations(0.2, 2)

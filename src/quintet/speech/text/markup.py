@@ -20,6 +20,7 @@ SECONDS = 0.02, 10.0
 """Bounds of a pause or length."""
 MOST_SECONDS = 120.0
 """Bound of the pauses and lengths of a text together."""
+MOST_SPREAD = 0.5
 REMEDY = r"write \[, \< or \{ for the sign itself"
 FORMS = "marks are <break 400ms>, [rate 0.8]…[/rate], [length 600ms]…[/length] and {h ə l oʊ}"
 _MARK = re.compile(
@@ -50,11 +51,22 @@ class Marked(NamedTuple):
     text: str
     """Without marks; phonemes are in it, joined."""
     marks: tuple[Mark, ...] = ()
+    rate: float = 1.0
+    """Of the whole text."""
+    spread: float = 0.0
+    """Deviation of the logarithms of durations, which are drawn around the predicted ones."""
+
+    @property
+    def is_plain(self) -> bool:
+        return self[1:] == ((), 1.0, 0.0)
 
 
-def parse(text: str) -> Marked:
+def parse(text: str, rate: float = 1.0, spread: float = 0.0) -> Marked:
     """A text with its marks; ValueError for one that is unknown, malformed or out of bounds."""
-    return _Reader(text).read()
+    if not 0 <= spread <= MOST_SPREAD:
+        raise ValueError(f"the spread of durations is {spread:g}; give 0 to {MOST_SPREAD}")
+    checked_rate(rate, f"the rate {rate:g}")
+    return _Reader(text).read()._replace(rate=rate, spread=spread)
 
 
 def escaped(text: str) -> str:
@@ -209,7 +221,7 @@ def parts_of(marked: Marked, limit: int) -> list[Part]:
             or (mark.kind == "break" and mark.start == start == 0)
         ]
         pause = sum(between) if between and not last else pause
-        parts.append(Part(Marked(text, tuple(inside)), pause))
+        parts.append(Part(marked._replace(text=text, marks=tuple(inside)), pause))
         start = end
     return parts
 

@@ -13,14 +13,13 @@ from torch.nn import functional as F
 
 from quintet.engine.keys import fold, normal
 from quintet.speech.features import FLOOR
-from quintet.speech.text.markup import Marked, checked_rate, parse
+from quintet.speech.text.markup import Marked, parse
 from quintet.speech.text.timing import PAUSE_ID, Pause, Timing, timed, units_of
 
 if TYPE_CHECKING:
     from quintet.speech.voicebox.config import VoiceBoxConfig
     from quintet.speech.voicebox.model import VoiceBox
 
-MOST_SPREAD = 0.5
 SILENT = 1e-5
 """Peak of breaks, relative to that of the speech: recordings have more noise."""
 
@@ -29,21 +28,18 @@ def timed_ids(
     model: "VoiceBox",
     text: str | Marked,
     language: str = "",
-    rate: float = 1.0,
-    spread: float = 0.0,
     key: int = 0,
 ) -> tuple[Tensor, Timing | None]:
     """Ids of a text to speak, and what is asked of their durations; None: nothing."""
     marked = parse(text) if isinstance(text, str) else text
-    checked_rate(rate, f"rate {rate:g}")
-    if not 0 <= spread <= MOST_SPREAD:
-        raise ValueError(f"duration_spread is {spread:g}; give 0 to {MOST_SPREAD}")
-    if not marked.marks and rate == 1 and not spread:
+    if marked.is_plain:
         return model.encode(marked.text, language).to(model.device), None
     ids, timing = units_of(marked, model.config, language)
     # Draws, as predictions, are of logarithms.
-    draws = normal(torch.tensor([key]), "durations", (len(ids),))[0].mul(-spread).exp().tolist()
-    rates = tuple(rate * own * draw for own, draw in zip(timing.rates, draws))
+    draws = (
+        normal(torch.tensor([key]), "durations", (len(ids),))[0].mul(-marked.spread).exp().tolist()
+    )
+    rates = tuple(marked.rate * own * draw for own, draw in zip(timing.rates, draws))
     return torch.tensor(ids, device=model.device), timing._replace(rates=rates)
 
 

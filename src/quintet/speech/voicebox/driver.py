@@ -9,7 +9,7 @@ import numpy as np
 
 from quintet.shared.export.run import Model, fold, normal, solve
 from quintet.speech.text.characters import UNKNOWN
-from quintet.speech.text.markup import checked_rate, parse, parts_of
+from quintet.speech.text.markup import parse, parts_of
 from quintet.speech.text.spelling import ids_of
 from quintet.speech.text.timing import PAUSE_ID, Pause, Timing, timed, units_of
 from quintet.speech.voicebox.sound import FLOOR, Sounds
@@ -61,12 +61,11 @@ def read(
     """Ids, and what marks and the rate ask of their durations."""
     if text is None:
         raise ValueError('nothing to speak; give --text "…"')
-    (part, *more) = parts_of(parse(text), about["limit"])
+    (part, *more) = parts_of(parse(text, rate), about["limit"])
     if more:
         raise ValueError(f"a text has more than {about['limit']} bytes; give it in parts")
-    checked_rate(rate, f"--rate {rate:g}")
     config = SimpleNamespace(**about)
-    if rate == 1 and not part.marked.marks:
+    if part.marked.is_plain:
         return np.array(ids_of(part.marked.text, config, language)), None
     ids, timing = units_of(part.marked, config, language)
     return np.array(ids), timing._replace(rates=tuple(rate * own for own in timing.rates))

@@ -65,7 +65,7 @@ class Reference(NamedTuple):
     """(n,), with sum t."""
 
 
-SEGMENTS = ("texts", "cond", "cond_texts", "language", "seconds", "rate", "duration_spread", "seed")
+SEGMENTS = ("texts", "cond", "cond_texts", "language", "seconds", "seed")
 """Keywords of `VoiceBox.sample` that say what to speak."""
 
 

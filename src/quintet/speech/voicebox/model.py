@@ -273,8 +273,6 @@ class VoiceBox(Pretrained, nn.Module):
         cond_texts: Sequence[str | Marked | None] | None = None,
         language: str = "",
         seconds: float | None = None,
-        rate: float = 1.0,
-        duration_spread: float = 0.0,
         steps: int = 16,
         cond_scale: float = 1.3,
         method: Method = "midpoint",
@@ -288,8 +286,8 @@ class VoiceBox(Pretrained, nn.Module):
 
         `texts` alone are spoken in any voice. With `cond`, reference recordings with optional
         transcripts `cond_texts`, they continue those recordings; the new part is returned. They may
-        have marks (`quintet.speech.text.markup`). A `rate` of 2 is twice as fast, `seconds` are all
-        in all, and `duration_spread` draws durations: the deviation of their logarithms.
+        have marks; `quintet.speech.text.markup.parse(text, rate=1.2, spread=0.1)` is a text with
+        a rate, and with durations that are drawn. `seconds` are all in all.
 
         With `cond_mask` (b, t) as well, true for frames to infill, `texts` are the transcripts of
         the whole recordings, which are returned; without texts the mask may have several spans.
@@ -310,9 +308,7 @@ class VoiceBox(Pretrained, nn.Module):
             return [self.to_sound(row[:n], vocoder) for row, n in zip(frames, lengths)]
         if texts is None or isinstance(texts, Tensor) or self.durations is None:
             raise ValueError("give texts as strings, or recordings (cond), alone or with cond_mask")
-        segments = self.segments(
-            texts, cond, cond_texts, language, seconds, rate, duration_spread, seed
-        )
+        segments = self.segments(texts, cond, cond_texts, language, seconds, seed)
         return [self.to_sound(new, vocoder) for new in self.generate(segments, solver, seed)[0]]
 
     def segments(
@@ -322,15 +318,13 @@ class VoiceBox(Pretrained, nn.Module):
         cond_texts: Sequence[str | Marked | None] | None,
         language: str = "",
         seconds: float | None = None,
-        rate: float = 1.0,
-        duration_spread: float = 0.0,
         seed: int = 0,
     ) -> list[Segment]:
         length = self._frames_in(seconds)
         segments: list[Segment] = []
         for index, text in enumerate(texts):
             key = control.spread_key(seed, index)
-            ids, timing = control.timed_ids(self, text, language, rate, duration_spread, key)
+            ids, timing = control.timed_ids(self, text, language, key)
             segments.append(Segment(ids, length=length, timing=timing))
         if cond is None:
             return segments
@@ -360,13 +354,11 @@ class VoiceBox(Pretrained, nn.Module):
         audio: Tensor,
         start: float,
         end: float,
-        text: str | None = None,
+        text: str | Marked | None = None,
         transcript: str | None = None,
         *,
         language: str = "",
         seconds: float | None = None,
-        rate: float = 1.0,
-        duration_spread: float = 0.0,
         solver: Solver = Solver(),  # noqa: B008
         seed: int = 0,
         vocoder: nn.Module | None = None,
@@ -402,7 +394,7 @@ class VoiceBox(Pretrained, nn.Module):
             raise ValueError("give the text to speak in the span")
         before, after = split_reference(self._reference(frames, transcript, language), first, last)
         key = control.spread_key(seed, 0)
-        ids, timing = control.timed_ids(self, text, language, rate, duration_spread, key)
+        ids, timing = control.timed_ids(self, text, language, key)
         segment = Segment(ids, before, after, self._frames_in(seconds), timing)
         (new,), _ = self.generate([segment], solver, seed)
         sound = self.to_sound(torch.cat((before.frames, new, after.frames)), vocoder)

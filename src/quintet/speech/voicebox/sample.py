@@ -259,7 +259,7 @@ def _parts(text: str, flags: Flags, limit: int) -> list["Part"]:
     """Parts of a text that the model can hold, next to the reference of the voice."""
     from quintet.speech.text.markup import parse, parts_of
 
-    marked = parse(text)
+    marked = parse(text, flags.rate, flags.duration_spread)
     if flags.voice is not None:
         # The reference is part of what the model was trained to hold, but leaves half of it.
         limit = max(limit // 2, limit - len((flags.voice_text or "").encode()))
@@ -290,8 +290,6 @@ def _speak(
             cond_texts=[voice_text],
             language=flags.language,
             seconds=_share(parts, place, flags, spoken, 1 / frame_rate(model.config)),
-            rate=flags.rate,
-            duration_spread=flags.duration_spread,
             seed=flags.seed + number,
             vocoder=vocoder,
             **solver._asdict(),
@@ -356,18 +354,18 @@ def _record(
 def _edit(
     model: "VoiceBox", path: Path, flags: Flags, solver: "Solver", vocoder: "nn.Module | None"
 ) -> "Tensor":
+    from quintet.speech.text.markup import parse
+
     assert flags.from_ is not None
     assert flags.to is not None
     return model.edit(
         read_recording(path, model.config.sample_rate),
         flags.from_,
         flags.to,
-        flags.text[0] if flags.text else None,
+        parse(flags.text[0], flags.rate, flags.duration_spread) if flags.text else None,
         flags.voice_text,
         language=flags.language,
         seconds=flags.seconds,
-        rate=flags.rate,
-        duration_spread=flags.duration_spread,
         solver=solver,
         seed=flags.seed,
         vocoder=vocoder,
