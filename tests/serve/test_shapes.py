@@ -99,6 +99,16 @@ def test_speech_is_streamed_as_it_is_made(client: Any, served: Client) -> None:
     assert whole == next(content for name, content in files.items() if name.endswith(".wav"))
 
 
+def test_speed_is_the_rate_of_speech(client: Any, served: Client) -> None:
+    text, more = "ba <break 200ms> do ki", {"seed": 2, "steps": 1}
+    said = {"model": "voicebox", "input": text, "voice": "anna", "extra_body": more}
+    slow = client.audio.speech.create(response_format="wav", speed=0.5, **said).content
+    flags = {"text": [text], "voice": "anna", "rate": 0.5, **more}
+    files = served.files("/v1/models/voicebox/sample", flags)
+    assert slow == next(content for name, content in files.items() if name.endswith(".wav"))
+    assert len(slow) > len(client.audio.speech.create(response_format="wav", **said).content)
+
+
 def test_embeddings(client: Any, served: Client) -> None:
     texts = ["a slow melody", "drums"]
     both = client.embeddings.create(model="mulan", input=texts)  # as base64
@@ -136,6 +146,12 @@ def test_refusals_are_errors_of_the_client(client: Any, openai: Any) -> None:
             client.audio.speech.create(
                 model="voicebox", input="a", voice="alloy", response_format=form
             )
+    for more, sentence in (
+        ({"input": "a <brake 1s>"}, "unknown"),
+        ({"input": "a", "speed": 9}, "0.25"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=sentence):
+            client.audio.speech.create(model="voicebox", voice="anna", **more)
     with pytest.raises(openai.BadRequestError, match="leave response_format"):
         client.images.generate(model="maskgit", prompt="a star", response_format="url")
     with pytest.raises(openai.BadRequestError, match="one size only"):

@@ -31,6 +31,7 @@ from quintet.shared.flow.few_steps import student_of
 from quintet.shared.flow.solving import times_of
 from quintet.shared.generation.generator import sample_keys
 from quintet.shared.maskgit.decoding import KEY_STRIDE
+from quintet.speech.text.markup import parse
 
 BLOCKED = "import sys\nsys.modules['torch'] = sys.modules['quintet'] = None\n"
 
@@ -240,10 +241,19 @@ def test_the_loop_of_speech_makes_what_the_model_makes(
     direct = Direct(exportable("speech.voicebox", model), folders[0], driver.__name__)
     network = Direct(exportable("speech.vocoder", vocoder), folders[1], driver.__name__)
     monkeypatch.setattr(driver, "Model", lambda folder: network)
-    more: list[dict[str, Any]] = [{}, {"cond_scale": 1.0, "method": "euler"}, {"seconds": 0.7}]
-    for settings in more:
-        (expected,) = model.sample(texts=[SPOKEN], seed=3, steps=4, **settings)
-        (made,) = direct.generate(SPOKEN, seed=3, steps=4, **settings)
+    marked = "ba <break 300ms> do [length 200ms]ki[/length], no!"
+    more: list[tuple[str, dict[str, Any]]] = [
+        (SPOKEN, {}),
+        (SPOKEN, {"cond_scale": 1.0, "method": "euler"}),
+        (SPOKEN, {"seconds": 0.7}),
+        (SPOKEN, {"rate": 0.7}),
+        (marked, {"seconds": 1.5}),
+    ]
+    for text, settings in more:
+        marks = parse(text, settings.get("rate", 1.0))
+        own = {name: value for name, value in settings.items() if name != "rate"}
+        (expected,) = model.sample(texts=[marks], seed=3, steps=4, **own)
+        (made,) = direct.generate(text, seed=3, steps=4, **settings)
         assert made.shape == expected.shape
         assert_same_sound(made.clip(-1, 1), expected)
     (expected,) = model.sample(texts=[SPOKEN], seed=3, steps=4, vocoder=vocoder)

@@ -156,6 +156,9 @@ async def speech(server: Any, request: Request) -> Response:
     request.state.texts = body.one("input", str)
     values: dict[str, Any] = {"text": [body.one("input", str, "")]}
     values |= own_flags(model, body)
+    speed = body.one("speed", float)
+    if speed is not None and model.has("rate"):
+        values["rate"] = speed
     if voice != "default":
         known = ", ".join(["default", *model.files])
         model.check(voice in model.files, f"has no voice {voice[:50]!r}; there are {known}")
@@ -328,6 +331,7 @@ SPOKEN = {
     "input": "What to say.",
     "voice": "A voice that was named at the start, or default.",
     "response_format": "wav, or pcm, which is streamed as it is made.",
+    "speed": "Rate of speech, 0.25 to 4.",
     "seed": "Random seed.",
 }
 EMBEDDED = {

@@ -117,7 +117,7 @@ def test_nothing_of_what_is_to_be_found_leaks(model):
     actual = []
     for rows in (x1, other):
         layout = infill_layout(model, rows, frames, *model.tokenize(["kitubala"]), infill_mask)
-        actual.append((*layout, infill(model, layout, QUICK, keys)))
+        actual.append((*layout[:-1], infill(model, layout, QUICK, keys)))
     for first, second in zip(*actual):
         assert torch.equal(first, second)
     beside = torch.where(infill_mask[..., None], x1, x1 + 1)

@@ -81,10 +81,14 @@ def phonemes(text: str, language: str) -> tuple[str, ...]:
 
 def _tokens(word: str) -> list[str]:
     """Tokens of a word, as espeak divides it."""
-    word = _SWITCH.sub("", word).translate(_SAME)
-    word = "".join(symbol for symbol in word if symbol not in DROPPED)
+    word = normalised(_SWITCH.sub("", word))
     tokens = [token for token in word.split(_SEPARATOR) if token]
     return [f" {tokens[0]}", *tokens[1:]] if tokens else []
+
+
+def normalised(phonemes: str) -> str:
+    """With the symbols that have ids."""
+    return "".join(symbol for symbol in phonemes.translate(_SAME) if symbol not in DROPPED)
 
 
 def _spoken(espeak: Any, text: str) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from quintet import mel, suggest
 from quintet.engine.models.export import Exportable, Input, Piece, graph
 from quintet.shared.export.pieces import PROGRAM, program
-from quintet.speech.text import characters, english, phonemes, spelling
+from quintet.speech.text import characters, english, markup, phonemes, spelling, timing
 from quintet.speech.text.characters import VOCABULARY
 from quintet.speech.voicebox import driver, sound
 from quintet.speech.voicebox.inference import Solver
@@ -99,9 +99,10 @@ def pieces(model: VoiceBox, recipe: Any) -> Exportable:
         "cond_scale": float(own.cond_scale),
         "language": "",
         "seconds": float,
+        "rate": 1.0,
         "vocoder": str,
     }
-    modules = (driver, sound, mel, characters, english, phonemes, spelling, suggest)
+    modules = (driver, sound, mel, characters, english, phonemes, spelling, markup, timing, suggest)
     left_out = (
         "The aligner is not exported: the program speaks in a voice of its own, texts that fit the"
         f" model. Phonemes need espeakng-loader beside it. {PROGRAM} --vocoder names the folder of"

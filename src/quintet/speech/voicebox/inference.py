@@ -16,6 +16,8 @@ from quintet.nn.alignment import expand, inside
 from quintet.nn.flow import Method, guided, integrate
 from quintet.shared.sampling import go_on
 from quintet.speech.text.characters import PAD, UNKNOWN, stack
+from quintet.speech.text.timing import Pause, Timing
+from quintet.speech.voicebox import control
 from quintet.speech.voicebox.durations import masked_frames, round_durations, voice_of
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class Layout(NamedTuple):
     """(b,), without padding."""
     durations: Tensor
     """(b, n): frames of each character."""
+    pauses: tuple[tuple[Pause, ...], ...] = ()
+    """Of each sample, in its new frames; empty for none."""
 
 
 class Solver(NamedTuple):
@@ -61,7 +65,7 @@ class Reference(NamedTuple):
     """(n,), with sum t."""
 
 
-SEGMENTS = ("texts", "cond", "cond_texts", "language", "seconds")
+SEGMENTS = ("texts", "cond", "cond_texts", "language", "seconds", "seed")
 """Keywords of `VoiceBox.sample` that say what to speak."""
 
 
@@ -73,6 +77,8 @@ class Segment(NamedTuple):
     after: Reference | None = None
     length: int | None = None
     """Number of new frames; None: predicted by the duration model."""
+    timing: Timing | None = None
+    """What is asked of the durations of the new characters."""
 
 
 def infill(model: "VoiceBox", layout: Layout, solver: Solver, keys: Tensor) -> Tensor:
@@ -110,7 +116,8 @@ def speak_together(model: "VoiceBox", calls: Sequence[Mapping[str, Any]]) -> lis
     the flow is solved for several at once, those of about one length: frames may round otherwise,
     while their number and all else are those of each by itself."""
     layouts = [
-        segment_layout(model, model.segments(**{n: call[n] for n in SEGMENTS})) for call in calls
+        segment_layout(model, model.segments(**{n: call[n] for n in SEGMENTS if n in call}))
+        for call in calls
     ]
     solver = Solver(**{name: calls[0][name] for name in Solver._fields})
     groups: dict[int, list[int]] = {}
@@ -125,15 +132,17 @@ def speak_together(model: "VoiceBox", calls: Sequence[Mapping[str, Any]]) -> lis
             keys = [noise_keys(calls[number]["seed"], 1, model.device) for number in part]
             frames = infill(model, layout, solver, torch.cat(keys))
             for number, row, mask in zip(part, frames, layout.infill_mask):
-                sounds[number] = [model.to_sound(row[mask], calls[number]["vocoder"])]
+                pauses = [pause for each in layouts[number].pauses for pause in each]
+                new = control.with_pauses(model, row[mask], pauses)
+                sounds[number] = [model.to_sound(new, calls[number]["vocoder"])]
     return [sounds[number] for number in range(len(calls))]
 
 
 def stacked(layouts: Sequence[Layout]) -> Layout:
     """Layouts of one sample each as a batch, with padding at the end."""
-    rows = zip(*layouts)
-    padded = [pad_sequence([each[0] for each in row], True) for row in rows if row[0].ndim > 1]
-    frame_ids, context, infill_mask, durations = padded
+    names = ("frame_ids", "context", "infill_mask", "durations")
+    rows = ([getattr(layout, name)[0] for layout in layouts] for name in names)
+    frame_ids, context, infill_mask, durations = (pad_sequence(row, True) for row in rows)
     num_frames = torch.cat([layout.num_frames for layout in layouts])
     return Layout(frame_ids, context, infill_mask, num_frames, durations)
 
@@ -233,8 +242,11 @@ def segment_layout(model: "VoiceBox", segments: Sequence[Segment]) -> Layout:
             durations[row, :start] = segment.before.durations
         if segment.after:
             durations[row, end : end + len(segment.after.ids)] = segment.after.durations
-    predicted = _predict_durations(model, segments, ids, num_tokens, durations, new)
-    durations = torch.where(new, predicted, durations)
+    predicted, rounded = _predict_durations(model, segments, ids, num_tokens, durations, new)
+    durations = torch.where(new, rounded, durations)
+    pauses: tuple[tuple[Pause, ...], ...] = ()
+    if any(segment.timing for segment in segments):
+        ids, durations, new, pauses = _timed_rows(model, segments, ids, predicted, durations, new)
     num_frames = durations.sum(1)
     size = int(num_frames.max())
     infill_mask = expand(new.long(), durations, size).bool()
@@ -244,7 +256,43 @@ def segment_layout(model: "VoiceBox", segments: Sequence[Segment]) -> Layout:
             context[row, : len(segment.before.frames)] = segment.before.frames
         if segment.after:
             context[row, count - len(segment.after.frames) : count] = segment.after.frames
-    return Layout(expand(ids, durations, size), context, infill_mask, num_frames, durations)
+    frame_ids = expand(ids, durations, size)
+    return Layout(frame_ids, context, infill_mask, num_frames, durations, pauses)
+
+
+def _timed_rows(
+    model: "VoiceBox",
+    segments: Sequence[Segment],
+    ids: Tensor,
+    predicted: Tensor,
+    durations: Tensor,
+    new: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, tuple[tuple[Pause, ...], ...]]:
+    """Ids, durations and new characters (b, n), with what is asked of them, and the pauses."""
+    rows: list[tuple[Tensor, Tensor, Tensor]] = []
+    pauses: list[tuple[Pause, ...]] = []
+    for row, segment in enumerate(segments):
+        old = ids[row], durations[row], new[row]
+        rows.append(old)
+        pauses.append(())
+        if segment.timing is None:
+            continue
+        first = len(segment.before.ids) if segment.before else 0
+        last = first + len(segment.ids)
+        read, frames, pauses[row] = control.apply(
+            model,
+            segment.ids,
+            predicted[row, first:last],
+            durations[row, first:last],
+            segment.timing,
+            segment.length,
+        )
+        inside = read, frames, torch.ones_like(read, dtype=torch.bool)
+        rows[row] = tuple(  # type: ignore[assignment]
+            torch.cat((each[:first], middle, each[last:])) for each, middle in zip(old, inside)
+        )
+    padded = (pad_sequence([row[place] for row in rows], True) for place in range(3))
+    return *padded, tuple(pauses)  # type: ignore[return-value]
 
 
 def _voice(model: "VoiceBox", segment: Segment) -> Tensor:
@@ -261,17 +309,20 @@ def _predict_durations(
     num_tokens: Tensor,
     durations: Tensor,
     new: Tensor,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """(b, n): durations of new characters, and whole ones."""
     assert model.durations is not None
     known = inside(num_tokens, ids.shape[1]) & ~new & (ids != UNKNOWN)
     voice = torch.cat([_voice(model, segment) for segment in segments])
     predicted = model.durations(ids, num_tokens, durations, known, voice).exp().clamp_min(1) * new
     rounded = round_durations(predicted)
-    if all(segment.length is None for segment in segments):
-        return rounded
+    # Of a segment with a timing, the length is that of its sound with all pauses.
+    lengths = [None if segment.timing else segment.length for segment in segments]
+    if all(length is None for length in lengths):
+        return predicted, rounded
     sums = rounded.sum(1).tolist()
-    totals = [s if segment.length is None else segment.length for s, segment in zip(sums, segments)]
-    return round_durations(predicted, torch.tensor(totals, device=ids.device))
+    totals = [s if length is None else length for s, length in zip(sums, lengths)]
+    return predicted, round_durations(predicted, torch.tensor(totals, device=ids.device))
 
 
 def splice(audio: Tensor, sound: Tensor, frames: tuple[int, int, int], hop: int) -> Tensor:

@@ -38,7 +38,10 @@ from quintet.nn.quantisers.base import check_ids
 from quintet.speech.features import FeatureExtractor
 from quintet.speech.text.characters import FIRST, PAD, UNKNOWN, clean, stack
 from quintet.speech.text.embedding import TokenEmbedding
+from quintet.speech.text.markup import Marked
 from quintet.speech.text.spelling import to_ids
+from quintet.speech.text.timing import units_of
+from quintet.speech.voicebox import control
 from quintet.speech.voicebox.backbone import Backbone
 from quintet.speech.voicebox.config import VoiceBoxConfig, VoiceBoxLossConfig
 from quintet.speech.voicebox.durations import DurationModel, duration_loss, fully_visible, voice_of
@@ -234,8 +237,10 @@ class VoiceBox(Pretrained, nn.Module):
         if self.config.text == "none" and texts is not None:
             raise ValueError("this model was trained on sound alone (text is 'none'): drop texts")
 
-    def encode(self, text: str, language: str = "") -> Tensor:
+    def encode(self, text: str | Marked, language: str = "") -> Tensor:
         """(n,) ids of a text; the language, for phonemes, is that of the model by default."""
+        if isinstance(text, Marked):
+            return torch.tensor(units_of(text, self.config, language)[0])
         return to_ids(clean(text), self.config, language)
 
     def check_audio(self, audio: Tensor) -> Tensor:
@@ -263,9 +268,9 @@ class VoiceBox(Pretrained, nn.Module):
         self,
         *,
         cond: Tensor | Sequence[Tensor] | None = None,
-        texts: Sequence[str] | Tensor | None = None,
+        texts: Sequence[str | Marked] | Tensor | None = None,
         cond_mask: Tensor | None = None,
-        cond_texts: Sequence[str | None] | None = None,
+        cond_texts: Sequence[str | Marked | None] | None = None,
         language: str = "",
         seconds: float | None = None,
         steps: int = 16,
@@ -280,10 +285,13 @@ class VoiceBox(Pretrained, nn.Module):
         arguments of voicebox-pytorch.
 
         `texts` alone are spoken in any voice. With `cond`, reference recordings with optional
-        transcripts `cond_texts`, they continue those recordings; the new part is returned. With
-        `cond_mask` (b, t) as well, true for frames to infill, `texts` are the transcripts of the
-        whole recordings, which are returned; without texts the mask may have several spans. `cond`
-        alone only sets the lengths of speech without any condition.
+        transcripts `cond_texts`, they continue those recordings; the new part is returned. They may
+        have marks; `quintet.speech.text.markup.parse(text, rate=1.2, spread=0.1)` is a text with
+        a rate, and with durations that are drawn. `seconds` are all in all.
+
+        With `cond_mask` (b, t) as well, true for frames to infill, `texts` are the transcripts of
+        the whole recordings, which are returned; without texts the mask may have several spans.
+        `cond` alone only sets the lengths of speech without any condition.
         """
         arguments(VOICEBOX_SAMPLE, older, set(), self.config, self.sample)
         solver = Solver(steps, method, sway, cond_scale)
@@ -294,26 +302,30 @@ class VoiceBox(Pretrained, nn.Module):
         if cond_mask is not None:
             if cond is None:
                 raise ValueError("cond_mask selects frames of cond; give cond as well")
-            layout = self._infill_layout(self.extract(cond), texts, cond_mask)
+            layout = self._infill_layout(self.extract(cond), control.plain(texts), cond_mask)
             frames = infill(self, layout, solver, noise_keys(seed, len(cond), self.device))
             lengths = layout.num_frames.tolist()
             return [self.to_sound(row[:n], vocoder) for row, n in zip(frames, lengths)]
         if texts is None or isinstance(texts, Tensor) or self.durations is None:
             raise ValueError("give texts as strings, or recordings (cond), alone or with cond_mask")
-        segments = self.segments(texts, cond, cond_texts, language, seconds)
+        segments = self.segments(texts, cond, cond_texts, language, seconds, seed)
         return [self.to_sound(new, vocoder) for new in self.generate(segments, solver, seed)[0]]
 
     def segments(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Marked],
         cond: Tensor | Sequence[Tensor] | None,
-        cond_texts: Sequence[str | None] | None,
+        cond_texts: Sequence[str | Marked | None] | None,
         language: str = "",
         seconds: float | None = None,
+        seed: int = 0,
     ) -> list[Segment]:
         length = self._frames_in(seconds)
-        encoded = (self.encode(text, language).to(self.device) for text in texts)
-        segments = [Segment(ids, length=length) for ids in encoded]
+        segments: list[Segment] = []
+        for index, text in enumerate(texts):
+            key = control.spread_key(seed, index)
+            ids, timing = control.timed_ids(self, text, language, key)
+            segments.append(Segment(ids, length=length, timing=timing))
         if cond is None:
             return segments
         transcripts = cond_texts or [None] * len(segments)
@@ -328,7 +340,11 @@ class VoiceBox(Pretrained, nn.Module):
         # A space separates the texts where they have no edges.
         space = torch.tensor([] if self.config.edges else [FIRST + ord(" ")], device=self.device)
         return [
-            segment._replace(ids=torch.cat((space.long(), segment.ids)), before=reference)
+            segment._replace(
+                ids=torch.cat((space.long(), segment.ids)),
+                before=reference,
+                timing=segment.timing and segment.timing.after(len(space)),
+            )
             for segment, reference in zip(segments, references)
         ]
 
@@ -338,7 +354,7 @@ class VoiceBox(Pretrained, nn.Module):
         audio: Tensor,
         start: float,
         end: float,
-        text: str | None = None,
+        text: str | Marked | None = None,
         transcript: str | None = None,
         *,
         language: str = "",
@@ -347,7 +363,8 @@ class VoiceBox(Pretrained, nn.Module):
         seed: int = 0,
         vocoder: nn.Module | None = None,
     ) -> Tensor:
-        """A recording (n,) with the span from `start` to `end`, in seconds, replaced by `text`.
+        """A recording (n,) with the span from `start` to `end`, in seconds, replaced by `text`,
+        which may have marks.
 
         The new span lasts as long as predicted, or `seconds`; the rest of the recording is kept.
         A model without texts infills the span, at its length.
@@ -356,15 +373,16 @@ class VoiceBox(Pretrained, nn.Module):
         mel = self.features.mel
         if mel is None:
             raise ValueError("edit() needs a mel model; for latents use sample() with cond_mask")
-        rate, total = self.config.sample_rate, audio.shape[-1] / self.config.sample_rate
+        sample_rate = self.config.sample_rate
+        total = audio.shape[-1] / sample_rate
         if audio.ndim != 1 or not 0 <= start < end <= total + 1e-3:
             raise ValueError(
                 f"span from {start:g} to {end:g} s of a recording {tuple(audio.shape)} of"
                 f" {total:.2f} s: give one recording (n,), and times inside of it"
             )
         frames = self.extract([audio])[0]
-        first = min(round(start * rate / mel.hop_length), len(frames) - 1)
-        last = min(max(round(end * rate / mel.hop_length), first + 1), len(frames))
+        first = min(round(start * sample_rate / mel.hop_length), len(frames) - 1)
+        last = min(max(round(end * sample_rate / mel.hop_length), first + 1), len(frames))
         if self.durations is None:
             mask = torch.zeros(1, len(frames), dtype=torch.bool)
             mask[:, first:last] = True
@@ -375,8 +393,9 @@ class VoiceBox(Pretrained, nn.Module):
         if text is None:
             raise ValueError("give the text to speak in the span")
         before, after = split_reference(self._reference(frames, transcript, language), first, last)
-        ids = self.encode(text, language).to(self.device)
-        segment = Segment(ids, before, after, self._frames_in(seconds))
+        key = control.spread_key(seed, 0)
+        ids, timing = control.timed_ids(self, text, language, key)
+        segment = Segment(ids, before, after, self._frames_in(seconds), timing)
         (new,), _ = self.generate([segment], solver, seed)
         sound = self.to_sound(torch.cat((before.frames, new, after.frames)), vocoder)
         return splice(audio.to(sound), sound, (first, last, first + len(new)), mel.hop_length)
@@ -387,13 +406,15 @@ class VoiceBox(Pretrained, nn.Module):
         """The new frames (t, c) of each segment, and their layout."""
         layout = segment_layout(self, segments)
         frames = infill(self, layout, solver, noise_keys(seed, len(segments), self.device))
-        return [row[mask] for row, mask in zip(frames, layout.infill_mask)], layout
+        new = [row[mask] for row, mask in zip(frames, layout.infill_mask)]
+        pauses = layout.pauses or ((),) * len(new)
+        return [control.with_pauses(self, row, each) for row, each in zip(new, pauses)], layout
 
     def extract(self, audio: Tensor | Sequence[Tensor]) -> list[Tensor]:
         """Frames (t, c) of each recording."""
         return [self.features(self.check_audio(one[None]))[0] for one in audio]
 
-    def _reference(self, frames: Tensor, text: str | None, language: str) -> Reference:
+    def _reference(self, frames: Tensor, text: str | Marked | None, language: str) -> Reference:
         ids = None if text is None else self.encode(text, language).to(self.device)
         return align_reference(self, frames, ids)
 

@@ -29,7 +29,7 @@ from quintet.shared.sampling import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from quintet.speech.text.spelling import Passage
+    from quintet.speech.text.markup import Marked, Part
     from quintet.speech.voicebox.inference import Solver
     from quintet.speech.voicebox.model import VoiceBox
 
@@ -47,7 +47,8 @@ class Flags:
     texts infills it."""
 
     text: tuple[str, ...] = ()
-    """Text to speak; may be repeated. A long one is divided at sentences."""
+    """Text to speak, with marks: <break 400ms>, [rate 0.8]…[/rate], [length 600ms]…[/length] and
+    {h ə l oʊ}, phonemes. May be repeated. A long one is divided at sentences."""
     text_file: Path | None = None
     """File of texts to speak, one on each line."""
     language: str = ""
@@ -61,7 +62,11 @@ class Flags:
     to: float | None = None
     """End of the span to replace, in seconds."""
     seconds: float | None = None
-    """Duration of the new speech; unset: predicted."""
+    """Duration of the new speech; unset: predicted. Breaks and lengths of marks stay."""
+    rate: float = 1.0
+    """Rate of speech, from 0.25 to 4; 2: twice as fast."""
+    duration_spread: float = 0.0
+    """Deviation of the logarithms of durations, drawn by the seed around the predicted ones."""
     steps: int | None = None
     """Steps of the ODE solver. The defaults of this, --method and --cond-scale are those of the
     run's evaluations."""
@@ -90,12 +95,15 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     """Write a sound and a picture of its log-mels for each text, or NAME.edited.wav for each
     recording; `out` is a folder, or a .wav file for a single sound."""
     from quintet.media.audio import SUFFIXES
+    from quintet.speech.text.markup import parse
     from quintet.speech.vocoder.loading import matching_vocoder
 
     flags = replace(flags, text=(*flags.text, *_lines(flags.text_file)))
     single = out.suffix.lower() == ".wav"
     files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)")
     _check(files, flags)
+    with _refusals():
+        plain = [parse(text).text for text in flags.text]
     count = len(files) or len(flags.text)
     if single and count > 1:
         raise RunError(f"{out} is one file, but there are {count} sounds; name a folder")
@@ -121,7 +129,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     if files:
         return each_input(files, edit)
     limit = SENTENCE if trained.recipe is None else trained.recipe.recordings.text_length
-    names = [out] if single else [out / f"{stem_of(t, n)}.wav" for n, t in enumerate(flags.text)]
+    names = [out] if single else [out / f"{stem_of(t, n)}.wav" for n, t in enumerate(plain)]
     return _speak_all(model, names, flags, solver, vocoder, limit)
 
 
@@ -194,6 +202,10 @@ def _check(files: Sequence[Input], flags: Flags) -> None:
         check_positive(flags, "steps")
     if flags.seconds is not None and not 0 < flags.seconds <= 600:
         raise RunError(f"--seconds is {flags.seconds}; give more than 0, at most 600")
+    if not 0.25 <= flags.rate <= 4:
+        raise RunError(f"--rate is {flags.rate:g}; give 0.25 (slow) to 4 (fast)")
+    if not 0 <= flags.duration_spread <= 0.5:
+        raise RunError(f"--duration-spread is {flags.duration_spread:g}; give 0 to 0.5")
     if flags.cond_scale is not None and not math.isfinite(flags.cond_scale):
         raise RunError(f"--cond-scale is {flags.cond_scale}; give a finite number")
     edit = flags.from_ is not None or flags.to is not None
@@ -243,51 +255,86 @@ def _speak_all(
     return written
 
 
-def _parts(text: str, flags: Flags, limit: int) -> list["Passage"]:
+def _parts(text: str, flags: Flags, limit: int) -> list["Part"]:
     """Parts of a text that the model can hold, next to the reference of the voice."""
-    from quintet.speech.text.spelling import passages
+    from quintet.speech.text.markup import parse, parts_of
 
+    marked = parse(text, flags.rate, flags.duration_spread)
     if flags.voice is not None:
         # The reference is part of what the model was trained to hold, but leaves half of it.
         limit = max(limit // 2, limit - len((flags.voice_text or "").encode()))
-    parts = passages(text, limit)
+    parts = parts_of(marked, limit)
     if len(parts) > 1 and flags.voice is None:
-        parts = passages(text, max(1, limit // 2))
+        parts = parts_of(marked, max(1, limit // 2))
     return parts
 
 
 def _speak(
     model: "VoiceBox",
     number: int,
-    parts: Sequence["Passage"],
+    parts: Sequence["Part"],
     flags: Flags,
     solver: "Solver",
     voice: "Tensor | None",
     vocoder: "nn.Module | None",
 ) -> Iterator["Tensor"]:
     """The sound of each part of a text, in one voice: without --voice, that of the first part."""
-    voice_text = flags.voice_text
-    total = sum(len(part.text) for part in parts)
-    for part in parts:
-        share = len(part.text) / total
+    from quintet.speech.voicebox.control import frame_rate
+
+    voice_text: Any = flags.voice_text
+    spoken = 0.0
+    for place, part in enumerate(parts):
         (sound,) = model.sample(
             cond=None if voice is None else [voice],
-            texts=[part.text],
+            texts=[part.marked],
             cond_texts=[voice_text],
             language=flags.language,
-            seconds=None if flags.seconds is None else flags.seconds * share,
+            seconds=_share(parts, place, flags, spoken, 1 / frame_rate(model.config)),
             seed=flags.seed + number,
             vocoder=vocoder,
             **solver._asdict(),
         )
         sound = sound.float().cpu()
         if voice is None:
-            voice, voice_text = sound, part.text
+            voice, voice_text = _as_reference(part, sound, model.config.sample_rate)
+        spoken += len(sound) / model.config.sample_rate
         yield sound
 
 
+def _as_reference(part: "Part", sound: "Tensor", rate: int) -> tuple["Tensor", "str | Marked"]:
+    """The sound and the transcript of a part, for the voice of those after it."""
+    from quintet.speech.voicebox.control import without_pauses
+
+    marks = part.marked.marks
+    if not marks:
+        return sound, part.marked.text
+    return without_pauses(sound, rate), part.marked
+
+
+def _share(
+    parts: Sequence["Part"], place: int, flags: Flags, spoken: float, frame: float
+) -> float | None:
+    """Seconds of a part, after `spoken` ones of those before it: its share by length. With marks or
+    a rate the pauses between parts count, what is fixed is not shared, and a frame is added: sounds
+    end at the centre of their last."""
+    from quintet.speech.text.markup import fixed_seconds
+
+    if flags.seconds is None:
+        return None
+    lengths = [len(part.marked.text) for part in parts]
+    if flags.rate == 1 and not any(part.marked.marks for part in parts):
+        return flags.seconds * (lengths[place] / sum(lengths))
+    fixed = [fixed_seconds(part.marked) for part in parts]
+    rest = flags.seconds - spoken - sum(part.pause for part in parts) - sum(fixed[place:])
+    if rest <= 0:
+        raise ValueError(
+            f"--seconds {flags.seconds:g} is less than the breaks and lengths; give more"
+        )
+    return fixed[place] + rest * lengths[place] / sum(lengths[place:]) + frame
+
+
 def _record(
-    path: Path, spoken: Iterable[tuple["Passage", Any, "Tensor"]], rate: int, pace: Pace
+    path: Path, spoken: Iterable[tuple["Part", Any, "Tensor"]], rate: int, pace: Pace
 ) -> "Tensor":
     """Write each part as it comes; returns all of them."""
     import torch
@@ -307,13 +354,15 @@ def _record(
 def _edit(
     model: "VoiceBox", path: Path, flags: Flags, solver: "Solver", vocoder: "nn.Module | None"
 ) -> "Tensor":
+    from quintet.speech.text.markup import parse
+
     assert flags.from_ is not None
     assert flags.to is not None
     return model.edit(
         read_recording(path, model.config.sample_rate),
         flags.from_,
         flags.to,
-        flags.text[0] if flags.text else None,
+        parse(flags.text[0], flags.rate, flags.duration_spread) if flags.text else None,
         flags.voice_text,
         language=flags.language,
         seconds=flags.seconds,
