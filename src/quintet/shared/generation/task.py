@@ -128,6 +128,10 @@ class GeneratorTask(Task):
         """Pixels in 0..1 of codes as a batch has them."""
         raise NotImplementedError
 
+    def points(self, pixels: Tensor) -> Tensor:
+        """(b, m): samples made small, whose distances are measured."""
+        return thumbnails(pixels)
+
     def agrees(self, caption: str, pixels: Tensor) -> bool:
         """Whether a generated sample shows a caption of built-in figures."""
         raise NotImplementedError
@@ -258,7 +262,7 @@ class GeneratorTask(Task):
     def _nearest(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Distance and codes of the nearest training sample of each, both through the tokenizer."""
         codes, references = self._references()
-        points = thumbnails(pixels)
+        points = self.points(pixels)
         distances, rows = torch.cdist(points, references).min(1)
         return distances.cpu() / points.shape[1] ** 0.5, codes[rows.cpu()]
 
@@ -270,7 +274,7 @@ class GeneratorTask(Task):
             usable = (row for row in rows if len(row) == tokens)
             chosen = [*islice(usable, self.generation.reference_count)]
             codes = self.arranged(torch.stack(chosen), self.config.grid)
-            parts = [thumbnails(self.decode(part)) for part in codes.split(DECODED)]
+            parts = [self.points(self.decode(part)) for part in codes.split(DECODED)]
             self.references = codes, torch.cat(parts)
         return self.references
 
