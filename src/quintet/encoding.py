@@ -105,7 +105,9 @@ def _opened(
         module: Any = rooms.family_of(recipe).task
         if "teacher" in recipe.stages or not hasattr(module, "to_encode"):
             continue
-        others = {n for n, v in asked.items() if isinstance(v, DataConfig) and not alike(recipe, n, v)}
+        others = {
+            n for n, v in asked.items() if isinstance(v, DataConfig) and not alike(recipe, n, v)
+        }
         recipe = replace(recipe, **{n: v for n, v in asked.items() if n not in others})
         if size is not None:
             recipe = each_setting(recipe, lambda f, value: size if f.name == "size" else value)

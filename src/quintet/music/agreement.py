@@ -21,6 +21,8 @@ from quintet.music.songs import MODES, Song
 
 Array = npt.NDArray[np.floating]
 
+FACETS = ("instrument", "tempo", "mode")
+"""What is compared with a caption."""
 RATE = 16_000
 """Sounds are compared at this rate."""
 TOLERANCE = 0.04
@@ -34,10 +36,14 @@ LONG_WINDOW = 4096
 LOWEST, HIGHEST = 58, 85
 """MIDI pitches that are looked for."""
 MELS, CEPSTRUM = 48, 20
-EXAMPLES, SECONDS = 24, 4.0
+EXAMPLES, SECONDS = 20, 4.0
 """Songs per instrument, and their length, that the references are measured on."""
 NOISE = 1e-3
 """Added to them, as copies by a codec are never clean."""
+FLOOR = 1e-3
+"""The least energy of bands and moments, relative to the loudest: copies differ below it."""
+BLUR = 0.5
+"""Deviation of the logarithm of a band in a copy, about."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,6 @@ class Reading:
     instrument: str
     bpm: float
     mode: str
-
-    def right(self, song: Song) -> dict[str, bool]:
-        return {
-            "instrument": self.instrument == song.instrument,
-            "tempo": abs(self.bpm / song.bpm - 1) <= TOLERANCE,
-            "mode": self.mode == song.mode,
-        }
 
 
 def read(sound: Array, rate: int, kind: str = "songs") -> Reading:
@@ -68,10 +67,18 @@ def read(sound: Array, rate: int, kind: str = "songs") -> Reading:
     return Reading(instrument_of(sound, kind), tempo_of(sound), mode_of(sound, kind))
 
 
-def agrees(caption: str, sound: Array, rate: int, kind: str = "songs") -> bool:
-    """Whether all of it is right."""
+def right(caption: str, sound: Array, rate: int, kind: str = "songs") -> dict[str, bool]:
+    """Whether each of `FACETS` is that of the caption of a built-in song; nothing is of another."""
     song = songs.song_of(caption)
-    return song is not None and all(read(sound, rate, kind).right(song).values())
+    if song is None:
+        return dict.fromkeys(FACETS, False)
+    heard = read(sound, rate, kind)
+    values = (
+        heard.instrument == song.instrument,
+        abs(heard.bpm / song.bpm - 1) <= TOLERANCE,
+        heard.mode == song.mode,
+    )
+    return dict(zip(FACETS, values))
 
 
 def spectra(sound: Array, window: int, hop: int) -> Array:
@@ -153,14 +160,15 @@ def timbre(sound: Array) -> Array:
     energies = (spectra(sound, WINDOW, HOP) ** 2) @ bank.T
     total = energies.sum(1)
     loud = total >= np.quantile(total, 0.5)
-    logs = np.log(energies[loud].mean(0) + 1e-6)
+    mean = energies[loud].mean(0)
+    logs = np.log(mean / max(float(mean.max()), 1e-9) + FLOOR)
     place = (np.arange(MELS) + 0.5) / MELS
     cosines = np.cos(np.pi * np.arange(1, CEPSTRUM + 1)[:, None] * place)
-    level = np.log(total + 1e-3)
+    level = np.log(total / max(float(total.max()), 1e-9) + FLOOR)
     steps = np.diff(level[::4])
     shape = np.quantile(level - level.mean(), (0.05, 0.25, 0.5, 0.75, 0.95))
     moves = np.quantile(steps, (0.05, 0.25, 0.5, 0.75, 0.95))
-    return np.concatenate((cosines @ logs, shape, 4 * moves))
+    return np.concatenate((cosines @ logs / (MELS / 2) ** 0.5, shape, moves))
 
 
 @lru_cache(maxsize=2)
@@ -188,7 +196,7 @@ def discriminants(kind: str) -> tuple[Array, Array, tuple[str, ...]]:
     means = np.array([np.mean(each, 0) for each in rows.values()])
     within = np.concatenate([np.array(each) - np.mean(each, 0) for each in rows.values()])
     covariance = within.T @ within / len(within)
-    covariance += 0.05 * np.diag(np.diag(covariance)) + 1e-6 * np.eye(len(covariance))
+    covariance += 0.1 * np.diag(np.diag(covariance)) + BLUR**2 * np.eye(len(covariance))
     weights = np.linalg.solve(covariance, means.T)
     return weights, -0.5 * (means.T * weights).sum(0), tuple(rows)
 

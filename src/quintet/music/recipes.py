@@ -209,9 +209,16 @@ def flow_tiny() -> MusicFlowRecipe:
         evaluate_every=1200,
         save_every=600,
         model=MusicFlowConfig(
-            dim=128, layers=4, heads=4, head_dim=32, text_length=12, text_layers=1
+            patch=2,
+            dim=128,
+            layers=4,
+            heads=4,
+            head_dim=32,
+            text_length=12,
+            text_words=1024,
+            text_layers=1,
         ),
-        sounds=SongDataConfig(builtin="motifs", builtin_count=2000, valid_limit=64),
+        sounds=SongDataConfig(builtin="motifs", builtin_count=1000, valid_limit=64),
         generation=SolverConfig(count=64, reference_count=512),
         optim=OptimizerConfig(
             optimizer="muon", learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99

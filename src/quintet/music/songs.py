@@ -42,7 +42,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "songs": Kind(tuple(VOICES), tuple(TEMPI)),
         "motifs": Kind(
-            ("strings", "flute", "bells", "trumpet", "synthesizer"),
+            ("piano", "strings", "flute", "organ"),
             (72, 84, 96, 108, 120, 132),
             key=("C",),
             rhythm=("even",),

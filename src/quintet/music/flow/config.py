@@ -21,7 +21,6 @@ class MusicFlowConfig(FlowConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(len(self.grid) == 1, "grid", self.grid, "one number of frames")
-        require(self.patch == 1, "patch", self.patch, "1: take a codec of fewer frames a second")
 
 
 @dataclass(frozen=True, kw_only=True)

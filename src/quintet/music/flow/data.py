@@ -107,7 +107,8 @@ class CaptionedSongs(OfSource):
     def __init__(self, source: Any, config: SongDataConfig, windows: Segments) -> None:
         self.source, self.config = source, config
         self.pixels = windows.train * windows.channels
-        about = (PREPARED, windows.train, windows.rate, windows.channels, config.builtin)
+        window = (windows.train, windows.rate, windows.channels)
+        about = (PREPARED, window, songs.KINDS[config.builtin])
         self.settings = repr(about).encode()
 
     def text(self, index: int) -> str:

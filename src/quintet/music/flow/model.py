@@ -239,19 +239,19 @@ class Windows:
     def filled(self, latents: Tensor, known: Tensor, name: str = "window") -> Tensor:
         """Latents (b, c, frames) with new ones in place of those that are not `known` (frames,).
         `known` is on the host: nothing waits for the device between windows."""
-        latents, known = latents.clone(), known.clone()
+        length = len(known)
+        spare = -length % self.model.config.patch
+        latents, known = (nn.functional.pad(each, (0, spare)) for each in (latents, known))
         while not bool(known.all()):
             go_on()
             start, stop = self.place(known)
             part = slice(start, stop)
             keys = self.keys(name, int(known.long().argmin()))
             mask = known[part].to(latents.device).expand(len(latents), 1, -1)
-            begun = self.model.start(
-                keys, (stop - start,), latents[..., part], mask, self.strength
-            )
+            begun = self.model.start(keys, (stop - start,), latents[..., part], mask, self.strength)
             latents[..., part] = self.model.solved(begun, self.context, self.solver)
             known[part] = True
-        return latents
+        return latents[..., :length]
 
     def place(self, known: Tensor) -> tuple[int, int]:
         """The window that holds the first unknown frames: in the middle, where all of these fit

@@ -54,9 +54,7 @@ class MusicFlowTask(FlowTask):
         """Data takes the channels of the codec."""
 
     @classmethod
-    def to_encode(
-        cls, recipe: Any, tokenizer: Any, weights: str
-    ) -> tuple[SongLatents, Collate]:
+    def to_encode(cls, recipe: Any, tokenizer: Any, weights: str) -> tuple[SongLatents, Collate]:
         cls.Model.check_tokenizer(tokenizer)
         windows = windows_of(recipe, tokenizer)
 
@@ -94,8 +92,20 @@ class MusicFlowTask(FlowTask):
         return self.recipe.data is None and self.sets is None
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
+        return all(self.right(caption, pixels).values())
+
+    def right(self, caption: str, pixels: Tensor) -> dict[str, bool]:
+        """Whether instrument, tempo and mode are those of a caption."""
         sound = pixels.mean(0).float().cpu().numpy()
-        return agreement.agrees(caption, sound, self.rate, self.recipe.sounds.builtin)
+        return agreement.right(caption, sound, self.rate, self.recipe.sounds.builtin)
+
+    def shown(self, captions: Sequence[str], samples: Tensor) -> dict[str, Tensor]:
+        """What of captions is right, in generated samples, one by one."""
+        right = [self.right(*pair) for pair in zip(captions, samples)]
+        return {
+            f"agrees_{name}": torch.tensor([float(each[name]) for each in right])
+            for name in agreement.FACETS
+        }
 
     def points(self, pixels: Tensor) -> Tensor:
         mel = picture_of(self.rate, pixels.device)

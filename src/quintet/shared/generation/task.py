@@ -136,6 +136,10 @@ class GeneratorTask(Task):
         """Whether a generated sample shows a caption of built-in figures."""
         raise NotImplementedError
 
+    def shown(self, captions: Sequence[str], samples: Tensor) -> dict[str, Tensor]:
+        """Further metrics of samples of built-in captions, one row each."""
+        return {}
+
     def sheet(self, rows: Sequence[Sequence[Tensor]], titles: list[str], texts: list[str]) -> Any:
         raise NotImplementedError
 
@@ -247,6 +251,7 @@ class GeneratorTask(Task):
             agree = [float(self.agrees(*pair)) for pair in zip(captions, generated)]
             ceiling = [float(self.agrees(*pair)) for pair in zip(captions, originals)]
             values["agrees"], values["agrees_tokenizer"] = torch.tensor([agree, ceiling])
+            values |= self.shown(captions, generated)
         return {name: Rows(value) for name, value in values.items()}
 
     @property
