@@ -103,6 +103,8 @@ __all__ = [
     "MeshTransformerTrainer",
     "MuLaN",
     "MuLaNTrainer",
+    "MusicFlow",
+    "MusicFlowTrainer",
     "PixelLatents",
     "Retopology",
     "RetopologyTrainer",

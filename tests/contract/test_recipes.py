@@ -141,6 +141,7 @@ OF_RECIPE: dict[str, dict[str, Any]] = {
     "image/flow_tiny": YOUNG_FLOW,
     "image/flow_few_tiny": YOUNG_FLOW,
     "music/adopt_tiny": {"train": "all"},
+    "music/flow_tiny": YOUNG_FLOW,
     "music/clap_tiny": {"sample_rate": 8000, "seconds": 1.0, "min_seconds": 1.0},
     "speech/voicebox_tiny": {"duration_dropout": 0.2},  # drawn by key, as the equalities demand
     "video/adopt_tiny": {"train": "all"},

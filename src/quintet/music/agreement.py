@@ -1,6 +1,6 @@
 """Whether a sound is as the caption of a built-in song says: instrument, tempo and mode.
 
-    tempo       onsets (rises of the spectrum) against delayed ones, over delays of 69 to 143 a minute
+    tempo       rises of the spectrum against the same delayed, for 69 to 143 beats a minute
     mode        energy of the pitch classes against those of the chords of every key
     instrument  cepstrum of the mean spectrum and shape of the envelope, by linear discriminants
 

@@ -227,7 +227,7 @@ def flow_tiny() -> MusicFlowRecipe:
 
 
 def flow_large() -> MusicFlowRecipe:
-    """The same with a codec of 44.1 kHz stereo; days on one H200 (334 M)."""
+    """The same with a codec of 44.1 kHz stereo; days on one H200 (347 M)."""
     small = flow()
     return replace(
         small,

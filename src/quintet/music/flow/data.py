@@ -14,10 +14,9 @@ from torch import Tensor
 
 from quintet.engine.data.source import Source
 from quintet.engine.data.wire import Fractions, to_floats
-from quintet.engine.keys import Key
 from quintet.media.audio import to_16_bits
 from quintet.media.errors import BadFile
-from quintet.media.splits import Builtin, InFolder, Split
+from quintet.media.splits import Builtin, InFolder, Key, Split
 from quintet.music import songs
 from quintet.music.data import Captions, described
 from quintet.music.flow.config import SongDataConfig
@@ -95,7 +94,7 @@ def open_songs(
 ) -> Source:
     if folder is None:
         return BuiltinSongs(config, split, windows)
-    return SongFolder(folder, config, split, seed, windows)
+    return SongFolder(folder, config, split, seed, windows)  # type: ignore[arg-type]
 
 
 class CaptionedSongs(OfSource):

@@ -17,7 +17,7 @@ from quintet.music.flow.config import MusicFlowConfig
 from quintet.nn.attention import Context
 from quintet.shared.conditioning import in_blocks
 from quintet.shared.flow.generator import FlowGenerator
-from quintet.shared.flow.solving import Solver, Start
+from quintet.shared.flow.solving import Solver
 from quintet.shared.generation.generator import Seed, sample_keys
 from quintet.shared.sampling import go_on
 

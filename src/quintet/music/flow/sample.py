@@ -1,5 +1,5 @@
-"""`quintet sample` for a flow generator of music: from captions, like a song, on from one, into one,
-or as a loop."""
+"""`quintet sample` for a flow generator of music: from captions, like a song, on from its end, into
+a span of it, or as a loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

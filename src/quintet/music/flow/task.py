@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,9 +119,8 @@ class MusicFlowTask(FlowTask):
 
 @lru_cache(maxsize=4)
 def picture_of(rate: int, device: torch.device) -> LogMel:
-    return cast(
-        LogMel, LogMel(rate, 1024, 256, BANDS, high=min(rate / 2, 8000.0), power=1.0, floor=QUIET)
-    ).to(device)
+    high = min(rate / 2, 8000.0)
+    return LogMel(rate, 1024, 256, BANDS, high=high, power=1.0, floor=QUIET).to(device)
 
 
 to_encode = MusicFlowTask.to_encode
