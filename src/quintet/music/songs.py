@@ -36,6 +36,8 @@ class Kind:
     key: tuple[str, ...] = KEYS
     rhythm: tuple[str, ...] = tuple(RHYTHMS)
     drums: tuple[str, ...] = tuple(DRUMS)
+    upbeat: bool = True
+    """Begins anywhere in a bar, and not on its first beat."""
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
@@ -47,10 +49,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             key=("C",),
             rhythm=("even",),
             drums=("none",),
+            upbeat=False,
         ),
     }
 )
-"""`motifs` are few and short to learn: one key, one rhythm, no drums."""
+"""`motifs` are few and quick to learn: one key, one rhythm, no drums, from the first beat on."""
 HELD_OUT = 5
 """One caption of so many is for validation."""
 
@@ -113,7 +116,8 @@ def compose(number: int, kind: str) -> Song:
 def play(number: int, kind: str, seconds: float, rate: int) -> Samples:
     """The song of a number, from a place in its first bar on: float32 (n,)."""
     share = int.from_bytes(blake2b(f"upbeat/{number}".encode(), digest_size=4).digest(), "big")
-    return tunes.play(compose(number, kind).tune(number, share / 2**32), seconds, rate)
+    upbeat = share / 2**32 if KINDS[kind].upbeat else 0.0
+    return tunes.play(compose(number, kind).tune(number, upbeat), seconds, rate)
 
 
 @lru_cache(maxsize=1)
