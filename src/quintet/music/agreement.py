@@ -36,13 +36,13 @@ LONG_WINDOW = 4096
 LOWEST, HIGHEST = 58, 85
 """MIDI pitches that are looked for."""
 MELS, CEPSTRUM = 48, 20
-EXAMPLES, SECONDS = 20, 4.0
+EXAMPLES, SECONDS = 30, 4.0
 """Songs per instrument, and their length, that the references are measured on."""
 NOISE = 1e-3
 """Added to them, as copies by a codec are never clean."""
 FLOOR = 1e-3
 """The least energy of bands and moments, relative to the loudest: copies differ below it."""
-BLUR = 0.5
+BLUR = 0.2
 """Deviation of the logarithm of a band in a copy, about."""
 
 
@@ -125,7 +125,8 @@ def pitch_classes(sound: Array) -> Array:
     hertz = 440 * 2 ** ((np.arange(LOWEST, HIGHEST) - 69) / 12)
     bins = hertz * LONG_WINDOW / RATE
     columns = np.rint(bins[:, None] + np.array([-1, 0, 1])).astype(int)
-    notes = levels[:, columns].max(2).mean(0)  # (pitches,)
+    notes = levels[:, columns].max(2) ** 0.5  # (frames, pitches): partials matter less
+    notes = np.maximum(notes - np.median(notes, 1, keepdims=True), 0).mean(0)
     classes = np.zeros(12)
     np.add.at(classes, np.arange(LOWEST, HIGHEST) % 12, notes)
     classes -= classes.min()
@@ -189,16 +190,17 @@ def _examples(kind: str) -> list[tuple[Song, Array]]:
 
 @lru_cache(maxsize=2)
 def discriminants(kind: str) -> tuple[Array, Array, tuple[str, ...]]:
-    """Weights (features, instruments), offsets and names: of equal covariances, shrunk a little."""
-    rows: dict[str, list[Array]] = {}
+    """Weights (features, classes), offsets and instruments: of equal covariances, shrunk a little.
+    Rhythm and drums are classes too, since they colour the mean spectrum."""
+    rows: dict[tuple[str, str, str], list[Array]] = {}
     for song, sound in _examples(kind):
-        rows.setdefault(song.instrument, []).append(timbre(sound))
+        rows.setdefault((song.instrument, song.rhythm, song.drums), []).append(timbre(sound))
     means = np.array([np.mean(each, 0) for each in rows.values()])
     within = np.concatenate([np.array(each) - np.mean(each, 0) for each in rows.values()])
     covariance = within.T @ within / len(within)
     covariance += 0.1 * np.diag(np.diag(covariance)) + BLUR**2 * np.eye(len(covariance))
     weights = np.linalg.solve(covariance, means.T)
-    return weights, -0.5 * (means.T * weights).sum(0), tuple(rows)
+    return weights, -0.5 * (means.T * weights).sum(0), tuple(name for name, *_ in rows)
 
 
 def instrument_of(sound: Array, kind: str) -> str:
