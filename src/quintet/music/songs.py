@@ -113,10 +113,13 @@ def compose(number: int, kind: str) -> Song:
     return songs[index % len(songs)]
 
 
-def play(number: int, kind: str, seconds: float, rate: int) -> Samples:
-    """The song of a number, from a place in its first bar on: float32 (n,)."""
-    share = int.from_bytes(blake2b(f"upbeat/{number}".encode(), digest_size=4).digest(), "big")
-    upbeat = share / 2**32 if KINDS[kind].upbeat else 0.0
+def play(number: int, kind: str, seconds: float, rate: int, place: float | None = None) -> Samples:
+    """The song of a number: float32 (n,). Unless its kind has no upbeat, it begins at a `place` in
+    the first bar, 0 to 1, by default one of its own."""
+    if place is None:
+        own = blake2b(f"upbeat/{number}".encode(), digest_size=4).digest()
+        place = int.from_bytes(own, "big") / 2**32
+    upbeat = place if KINDS[kind].upbeat else 0.0
     return tunes.play(compose(number, kind).tune(number, upbeat), seconds, rate)
 
 

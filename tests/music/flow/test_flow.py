@@ -266,6 +266,40 @@ def test_a_trainer_learns_from_a_data_set_of_python(codec: Codec, tmp_path: Path
     assert trainer.recipe.sounds.seconds == SECONDS
 
 
+def test_variants_are_windows_at_places_that_stay(saved: Path, tmp_path: Path) -> None:
+    long = noise(10 * FRAMES)[0].numpy()
+    (tmp_path / "a_noise").mkdir()
+    for number in range(3):
+        write_wav(tmp_path / f"a_noise/{number}.wav", np.roll(long, 77 * number), RATE)
+    tasks = [prepared(recipe(saved, data=str(tmp_path), variants=3, seed=seed)) for seed in (0, 0)]
+    first, again = (task.codes["train"] for task in tasks)
+    windows = [first.codes_of(0, number) for number in range(3)]
+    assert not torch.equal(windows[0], windows[1])
+    assert not torch.equal(windows[1], windows[2])
+    assert all(torch.equal(w, again.codes_of(0, number)) for number, w in enumerate(windows))
+
+
+def test_shards_of_latents_are_those_of_the_folder(
+    codec: Codec, saved: Path, tmp_path: Path
+) -> None:
+    folder, shards = tmp_path / "songs", tmp_path / "shards"
+    folder.mkdir()
+    for number in range(3):
+        write_wav(folder / f"{number}.wav", noise(100, number)[0].numpy(), RATE)
+        (folder / f"{number}.txt").write_text(f"noise {number}")
+    quintet.encode(saved, folder, shards, recipe="music/flow_tiny", device="cpu")
+    sounds = recipes.flow_tiny().sounds
+    sets = [
+        prepared(recipe(saved, data=str(place), sounds=sounds)).codes["train"]
+        for place in (folder, shards)
+    ]
+    assert [sets[1].text(index) for index in range(len(sets[1]))] == [
+        sets[0].text(index) for index in range(len(sets[0]))
+    ]
+    for index in range(len(sets[0])):
+        assert torch.equal(sets[0].codes_of(index), sets[1].codes_of(index))
+
+
 def test_outputs_are_sounds_with_their_captions(saved: Path) -> None:
     task = prepared(recipe(saved))
     judged = outputs(task)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from quintet.engine.data.source import Source
 from quintet.engine.data.wire import Fractions, to_floats
+from quintet.engine.keys import Key
 from quintet.media.audio import to_16_bits
 from quintet.media.errors import BadFile
-from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.media.splits import Builtin, InFolder, Split
 from quintet.music import songs
 from quintet.music.data import Captions, described
 from quintet.music.flow.config import SongDataConfig
@@ -24,6 +25,7 @@ from quintet.shared import segments
 from quintet.shared.captions import folder_caption
 from quintet.shared.code_cache import OfSource, VariantKey
 from quintet.shared.flow.data import LatentData
+from quintet.shared.own_data import as_tensor
 from quintet.shared.segments import Recordings, Segments
 
 PREPARED = 1
@@ -68,7 +70,8 @@ class BuiltinSongs(Builtin):
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         windows, number = self.windows, self.number(index)
         seconds = windows.train / windows.rate
-        audio = songs.play(number, self.config.builtin, seconds, windows.rate)
+        place = None if key is None else windows.start(key)
+        audio = songs.play(number, self.config.builtin, seconds, windows.rate, place)
         sound = torch.from_numpy(to_16_bits(audio))
         channels = windows.channels
         return {"audio": sound if channels == 1 else sound[:, None].expand(-1, channels)}
@@ -85,8 +88,14 @@ class OwnSongs(segments.OwnSounds):
             raise TypeError(f"{where} has no caption; {self.items}")
         return [("audio", values[0]), ("text", values[1])]
 
-    def sample(self, fields: dict[str, Any], where: str, key: Key | None) -> dict[str, Any]:
+    def sample(self, fields: dict[str, Any], where: str, key: Any) -> dict[str, Any]:
         return {**super().sample(fields, where, key), "text": str(fields.get("text", ""))}
+
+    def whole(self, index: int) -> bytes:
+        """All samples of a sound, of which a window is taken."""
+        where = f"sample {self.indices[index]}"
+        fields = self.route(self.source.keyed(self.indices[index], None), where)
+        return np.ascontiguousarray(as_tensor(fields["audio"]).numpy()).tobytes()
 
 
 def open_songs(
@@ -120,7 +129,11 @@ class CaptionedSongs(OfSource):
 
     def variant(self, index: int, number: int) -> dict[str, Any]:
         """A window at a place that stays the same; 0 is the middle."""
-        return self.keyed(index, VariantKey(self.name(index), number) if number else None)
+        if not number:
+            return self.keyed(index, None)
+        own = isinstance(self.source, OwnSongs)
+        key: Any = Key(0, number, index) if own else VariantKey(self.name(index), number)
+        return self.keyed(index, key)
 
     def digest(self, index: int) -> str:
         digest = blake2b(self.settings + fsencode(self.name(index)), digest_size=16)
@@ -132,8 +145,7 @@ class CaptionedSongs(OfSource):
             except OSError as error:
                 raise BadFile(path, f"cannot be read ({error.strerror})", "check it") from error
         elif not isinstance(self.source, Builtin):
-            audio = self.source.keyed(index, None)["audio"]
-            digest.update(np.ascontiguousarray(audio.numpy()).tobytes())
+            digest.update(self.source.whole(index))
         return digest.hexdigest()
 
 
