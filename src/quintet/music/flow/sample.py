@@ -25,11 +25,10 @@ EXAMPLE = '--text "flute in C major at 96 bpm, even notes" --out out'
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(FlowFlags):
-    """Makes music of --text; changes a song (--like), goes on with one (--continue), or makes a
-    --span of one anew (--infill)."""
+    """Makes music of --text; changes (--like), continues or in-paints (--infill) a song."""
 
     seconds: float | None = None
-    """Length, that of --continue included; default: that of training."""
+    """Length, --continue included; unset: that of training."""
     like: Path | None = None
     """Song to begin from."""
     strength: float = 0.6
@@ -41,10 +40,7 @@ class Flags(FlowFlags):
     span: tuple[float, float] | None = None
     """Start and end of that part in seconds."""
     loop: bool = False
-    """The end leads to the start; with whole bars as --seconds it keeps time."""
-    overlap: float | None = None
-    """Seconds that each window of longer music takes from the music before; default: half a
-    window."""
+    """The end leads to the start."""
 
 
 def example(recipe: Any, run: Path) -> list[str]:
@@ -66,8 +62,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     rate = model.tokenizer.sample_rate
     if "sound" in begun:
         begun["sound"] = read_song(begun["sound"], rate, model.tokenizer.channels)
-    own = {"seconds": flags.seconds, "loop": flags.loop, "overlap": flags.overlap}
-    draw = partial(model.generate, **own, **begun)
+    draw = partial(model.generate, seconds=flags.seconds, loop=flags.loop, **begun)
     settings = settings_of(trained.path, flags)
     write = lambda path, sound: write_sound(path, sound.float().cpu().numpy().T, rate)
     paths, sheet = write_samples(model, out, flags, settings, draw, write, ".wav")
