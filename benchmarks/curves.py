@@ -185,6 +185,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             },
         ),
     ),
+    "music/flow_tiny": FLOW,
     "music/codec_tiny": (
         Panel(
             "training errors",

@@ -76,6 +76,11 @@ def video_flow() -> Any:
 
 
 @cache
+def music_flow() -> Any:
+    return quintet.MusicFlow(codec(), seconds=0.2, **FLOW)
+
+
+@cache
 def maskgit() -> Any:
     return quintet.MaskGit(vae(), image_size=16, dim=16, layers=1, heads=1, text="words")
 

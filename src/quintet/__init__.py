@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from quintet.mesh.transformer.trainer import MeshTransformerTrainer
     from quintet.music.codec.model import Codec
     from quintet.music.codec.trainer import CodecTrainer
+    from quintet.music.flow.model import MusicFlow
+    from quintet.music.flow.trainer import MusicFlowTrainer
     from quintet.music.mulan.model import MuLaN
     from quintet.music.mulan.trainer import MuLaNTrainer
     from quintet.rooms import load
@@ -61,6 +63,8 @@ _PLACES = {
     "MeshTransformerTrainer": "quintet.mesh.transformer.trainer",
     "MuLaN": "quintet.music.mulan.model",
     "MuLaNTrainer": "quintet.music.mulan.trainer",
+    "MusicFlow": "quintet.music.flow.model",
+    "MusicFlowTrainer": "quintet.music.flow.trainer",
     "PixelLatents": "quintet.shared.generation.pixels",
     "Retopology": "quintet.mesh.retopology.model",
     "RetopologyTrainer": "quintet.mesh.retopology.trainer",
@@ -99,6 +103,8 @@ __all__ = [
     "MeshTransformerTrainer",
     "MuLaN",
     "MuLaNTrainer",
+    "MusicFlow",
+    "MusicFlowTrainer",
     "PixelLatents",
     "Retopology",
     "RetopologyTrainer",

@@ -105,7 +105,10 @@ def _opened(
         module: Any = rooms.family_of(recipe).task
         if "teacher" in recipe.stages or not hasattr(module, "to_encode"):
             continue
-        recipe = replace(recipe, **asked)
+        others = {
+            n for n, v in asked.items() if isinstance(v, DataConfig) and not alike(recipe, n, v)
+        }
+        recipe = replace(recipe, **{n: v for n, v in asked.items() if n not in others})
         if size is not None:
             recipe = each_setting(recipe, lambda f, value: size if f.name == "size" else value)
         try:
@@ -115,6 +118,11 @@ def _opened(
                 raise
             why = error
     raise RunError(f"{name or network.label()} cannot be encoded for: {why}")
+
+
+def alike(recipe: Any, name: str, value: Any) -> bool:
+    """Whether a recipe has such settings of this name: those of a codec have no captions."""
+    return type(getattr(recipe, name, None)) is type(value)
 
 
 @contextmanager

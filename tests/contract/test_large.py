@@ -18,6 +18,7 @@ PARAMETERS = {
     "mesh/retopology_large": (310e6, 330e6),
     "mesh/transformer_large": (280e6, 340e6),
     "music/codec_large": (130e6, 142e6),
+    "music/flow_large": (300e6, 350e6),
     "music/mulan_large": (180e6, 220e6),
     "speech/voicebox_large": (200e6, 300e6),
     "video/flow_large": (320e6, 350e6),

@@ -179,6 +179,7 @@ OF_RECIPE: dict[str, dict[str, Any]] = {
     "image/flow_tiny": YOUNG_FLOW,
     "image/flow_few_tiny": YOUNG_FLOW,
     "music/adopt_tiny": {"train": "all"},
+    "music/flow_tiny": YOUNG_FLOW,
     "music/clap_tiny": {"sample_rate": 8000, "seconds": 1.0, "min_seconds": 1.0},
     "music/codec_tiny": {"dim": 8, "period_dim": 4, "window_dim": 4, "seconds": 0.2},
     "speech/voicebox_tiny": {"duration_dropout": 0.2},  # drawn by key, as the equalities demand

@@ -27,6 +27,7 @@ MODELS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "MeshAutoencoderTrainer": (small.autoencoder, set()),
     "MeshTransformerTrainer": (small.transformer, {"autoencoder", "meshes.max_faces"}),
     "MuLaNTrainer": (small.mulan, {"sounds.sample_rate"}),
+    "MusicFlowTrainer": (small.music_flow, {"tokenizer", "sounds.seconds"}),
     "RetopologyTrainer": (small.retopology, set()),
     "VQGanVAETrainer": (small.vae, set()),
     "VideoFlowFewTrainer": (small.video_flow, {"teacher", "videos.size", "videos.frames"}),

@@ -40,6 +40,7 @@ TRAINERS = {
     "mesh/retopology": "RetopologyTrainer",
     "mesh/transformer": "MeshTransformerTrainer",
     "music/codec": "CodecTrainer",
+    "music/flow": "MusicFlowTrainer",
     "music/mulan": "MuLaNTrainer",
     "speech/vocoder": "VocoderTrainer",
     "speech/voicebox": "VoiceBoxTrainer",

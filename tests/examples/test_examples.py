@@ -36,6 +36,7 @@ SAYS = {
         r"a flat box: \d+ faces, [\d.]+ x [\d.]+, [\d.]+ high\na tall box: \d+ faces, .*\n",
     ),
     "mulan": ([""], r"('a \w+ \w+ tone' finds 'a \w+ \w+ tone' at -?\d\.\d\d\n){9}"),
+    "music_flow": (["codec", "composer"], r"(a (low|high) tone: \d+ Hz for 2\.0 s\n){2}"),
     "own_model": ([""], r"\d+\.\d% of new points are told apart\n"),
     "retopology": (
         [""],
@@ -79,8 +80,8 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-LONG = ["codec", "flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "mulan", "retopology"]
-LONG += ["video_flow", "video_maskgit", "video_tokenizer", "vocoder", "voicebox"]
+LONG = ["codec", "flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "mulan", "music_flow"]
+LONG += ["retopology", "video_flow", "video_maskgit", "video_tokenizer", "vocoder", "voicebox"]
 NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
 
 

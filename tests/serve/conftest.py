@@ -11,7 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 if importlib.util.find_spec("starlette") is None:
     collect_ignore_glob = ["test_*.py"]  # without the extra `serve`
 
-NAMES = ("image_flow", "maskgit", "vae", "transformer", "mulan", "voicebox", "video_maskgit")
+NAMES = ("image_flow", "maskgit", "vae", "transformer", "mulan", "music_flow", "voicebox")
+NAMES += ("video_maskgit",)
 
 
 @pytest.fixture(scope="session")

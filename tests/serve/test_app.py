@@ -50,6 +50,7 @@ SAME: list[tuple[str, dict[str, Any], list[object]]] = [
     ("image_flow", {"text": ["a star"], "count": 1, "size": [8, 16], "steps": 2}, []),
     ("transformer", {"count": 2, "seed": 1, "max_faces": 4, "format": "obj"}, []),
     ("voicebox", {"text": ["ba do. ki ba."], "seed": 3, "steps": 2, "seconds": 0.5}, []),
+    ("music_flow", {"text": ["a tone"], "count": 1, "seed": 2, "steps": 2, "seconds": 0.3}, []),
     ("video_maskgit", {"text": ["a star"], "count": 1, "seed": 5, "steps": 2}, []),
 ]
 
@@ -95,6 +96,18 @@ def test_painting_takes_files_of_flags(
     files = [("image", "i.png", image()), ("mask", "m.png", mask)]
     values = {"count": 1, "steps": 2, "text": "a star"}
     assert served.files("/v1/models/image_flow/sample", values, files=files) == expected
+
+
+def test_a_song_goes_on_from_an_uploaded_file(
+    served: Client, exports: Any, cli: Any, tmp_path: Path, voice: Path
+) -> None:
+    (tmp_path / "song.wav").write_bytes(voice.read_bytes())
+    words = ["--text", "a tone", "--count", 1, "--steps", 2, "--seconds", 0.6]
+    expected = written(cli, tmp_path, exports["music_flow"], *words, "--continue", "song.wav")
+    files = [("continue", "song.wav", voice.read_bytes())]
+    values = {"text": "a tone", "count": 1, "steps": 2, "seconds": 0.6}
+    assert served.files("/v1/models/music_flow/sample", values, files=files) == expected
+    assert "00-a-tone-000.wav" in expected
 
 
 def test_requests_that_share_a_batch_are_those_of_each_alone(exports: Any) -> None:

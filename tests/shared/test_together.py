@@ -10,7 +10,7 @@ import small
 from quintet.shared.generation.sampling import together
 from quintet.shared.sampling import CALLER, Caller, say, with_progress
 
-MODELS = [small.image_flow, small.maskgit, small.video_flow, small.video_maskgit]
+MODELS = [small.image_flow, small.maskgit, small.music_flow, small.video_flow, small.video_maskgit]
 
 
 def measured(make: Any) -> Any:

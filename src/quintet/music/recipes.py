@@ -7,8 +7,10 @@ from quintet.music.adopt.config import CodecAdoptRecipe
 from quintet.music.clap.config import ClapRecipe
 from quintet.music.codec.config import WAVEFORM, CodecConfig, CodecRecipe
 from quintet.music.config import CodecDataConfig, CodecLossConfig, MusicDataConfig
+from quintet.music.flow.config import MusicFlowConfig, MusicFlowRecipe, SongDataConfig
 from quintet.music.mulan.config import MuLaNConfig, MuLaNRecipe
 from quintet.shared.config import SoundDiscriminatorConfig
+from quintet.shared.flow.config import SolverConfig
 
 
 def mulan() -> MuLaNRecipe:
@@ -176,6 +178,78 @@ def codec_large() -> CodecRecipe:
         ),
         discriminator_optim=OptimizerConfig(
             learning_rate=1e-4, warmup_steps=2000, betas=(0.8, 0.99), ema_decay=0.0
+        ),
+    )
+
+
+def flow() -> MusicFlowRecipe:
+    """Text to 30 seconds of music over the latents of a trained codec; for one GPU."""
+    return MusicFlowRecipe(
+        steps=20_000,
+        batch_size=32,
+        workers=12,
+        evaluate_every=5000,
+        save_every=2500,
+        model=MusicFlowConfig(grid=(1500,), latent_channels=32, dim=768, layers=12, heads=12),
+        sounds=SongDataConfig(seconds=30.0, builtin_count=20_000),
+        generation=SolverConfig(count=64, reference_count=512),
+        optim=OptimizerConfig(
+            optimizer="muon", learning_rate=1e-3, warmup_steps=200, ema_decay=0.999
+        ),
+    )
+
+
+def flow_tiny() -> MusicFlowRecipe:
+    """The same with motifs of three seconds, for two CPU cores."""
+    return MusicFlowRecipe(
+        steps=1600,
+        batch_size=16,
+        precision="fp32",  # at this width, casts to bf16 cost a CPU more than they save
+        workers=1,
+        evaluate_every=1600,
+        save_every=800,
+        known_share=0.15,
+        model=MusicFlowConfig(
+            patch=2,
+            dim=128,
+            layers=4,
+            heads=4,
+            head_dim=32,
+            text_length=12,
+            text_words=1024,
+            text_layers=1,
+        ),
+        sounds=SongDataConfig(seconds=3.2, builtin="motifs", builtin_count=2000, valid_limit=64),
+        generation=SolverConfig(count=64, reference_count=128),
+        optim=OptimizerConfig(
+            optimizer="muon", learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99
+        ),
+    )
+
+
+def flow_large() -> MusicFlowRecipe:
+    """The same with a codec of 44.1 kHz stereo; days on one H200 (347 M)."""
+    small = flow()
+    return replace(
+        small,
+        steps=400_000,
+        workers=14,
+        log_every=50,
+        evaluate_every=20_000,
+        save_every=5000,
+        variants=8,
+        model=replace(
+            small.model,
+            grid=(2584,),
+            latent_channels=64,
+            dim=1024,
+            layers=24,
+            heads=16,
+            text_length=64,
+        ),
+        sounds=replace(small.sounds, builtin_count=1_000_000),
+        optim=OptimizerConfig(
+            optimizer="muon", learning_rate=5e-4, warmup_steps=2000, ema_decay=0.9998
         ),
     )
 

@@ -27,8 +27,11 @@ def axis_angles(length: int, pairs: int, device: torch.device) -> Tensor:
 
 def rope_grid(grid: Sequence[int], head_dim: int, device: torch.device) -> Rope:
     """(prod(grid), head_dim / 2) in row-major order. The last two axes are those of a picture; in
-    three dimensions the first, time, has a quarter of the channel pairs."""
+    three dimensions the first, time, has a quarter of the channel pairs. One axis is that of
+    `rope_1d`."""
     pairs, axes = head_dim // 2, len(grid)
+    if axes == 1:
+        return rope_1d(torch.arange(grid[0], device=device), head_dim)
     side = pairs // 2 if axes == 2 else pairs * 3 // 8
     shares = (pairs - 2 * side, side, side)[-axes:]
     angles: list[Tensor] = []

@@ -22,7 +22,7 @@ from quintet.engine.errors import RunError
 from quintet.serve import openapi
 from quintet.serve.access import Refused, handlers
 from quintet.serve.asking import Endpoint, asked, left
-from quintet.serve.flags import flag_schemas, of_form, sampling
+from quintet.serve.flags import field_of, flag_schemas, of_form, sampling
 from quintet.serve.models import Answer, Served, media_type
 from quintet.serve.shapes import SHAPES
 from quintet.serve.videos import VIDEOS
@@ -127,7 +127,7 @@ async def sample(server: Server, request: Request) -> Response:
             values[name] = given[0]
         elif any(given):
             values[name] = of_form(model, name, given)
-    found = {("from_" if n == "from" else n): u for n, u in uploads.items() if u is not None}
+    found = {field_of(n): u for n, u in uploads.items() if u is not None}
     work = sampling(model, values, inputs, found)
     return written(request, model, work.flags, await server.run(request, work))
 

@@ -2,6 +2,7 @@
 schemas. A path is never a client's."""
 
 import json
+import keyword
 import math
 import re
 import types
@@ -32,6 +33,11 @@ MOST_TEXTS, MOST_CHARACTERS = 16, 4000
 MOST_FILES = 16
 
 
+def field_of(name: str) -> str:
+    """The field of a flag: a word of Python has a line behind it there."""
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
 def sampling(
     model: Served,
     values: Mapping[str, Any],
@@ -43,7 +49,7 @@ def sampling(
     chosen: dict[str, Any] = {}
     paths: dict[str, Path] = {}
     for given, value in values.items():
-        name = "from_" if given == "from" else given
+        name = field_of(given)
         if name not in model.kinds:
             known = ", ".join(each.rstrip("_") for each in model.kinds)
             raise Refused(400, f"{model.name} has no flag {given[:50]!r}; it has {known}")
@@ -102,7 +108,7 @@ def alone(kind: Any) -> Any:
 
 def of_form(model: Served, name: str, values: Sequence[str]) -> Any:
     """A value of a flag as JSON, of the texts of a form; empty ones are those that were left."""
-    kind = alone(model.kinds.get("from_" if name == "from" else name, str))
+    kind = alone(model.kinds.get(field_of(name), str))
     if typing.get_origin(kind) is tuple:
         if str in typing.get_args(kind):
             return list(values)

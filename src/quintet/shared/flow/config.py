@@ -19,7 +19,8 @@ class FlowConfig(CaptionConfig):
     latent_channels: int = 8
     """Channels of the latents; set by the tokenizer."""
     patch: int = 1
-    """Side of the squares of latents that become one token; 2 makes a quarter of the tokens."""
+    """Side of the squares of latents that become one token; 2 makes a quarter of the tokens, and
+    of music, where they stand in a row, half of them."""
     dim: int = 512
     """Model width."""
     layers: int = 12
@@ -54,6 +55,11 @@ class FlowConfig(CaptionConfig):
     def tokens(self) -> int:
         """Latent positions of a sample."""
         return math.prod(self.grid)
+
+    @property
+    def cells(self) -> int:
+        """Latents of a token."""
+        return self.patch ** min(2, len(self.grid))
 
     @property
     def time_shift(self) -> float:

@@ -73,7 +73,7 @@ class FlowTransformer(CaptionConditioned):
     _measured = False
 
     def build(self, config: FlowConfig) -> None:
-        dim, cells = config.dim, config.patch**2
+        dim, cells = config.dim, config.cells
         self.register_buffer("latent_mean", torch.zeros(config.latent_channels))
         self.register_buffer("latent_std", torch.zeros(config.latent_channels))
         self.embed = nn.Linear(config.latent_channels * cells, dim)
@@ -227,7 +227,10 @@ def unrotated(rope: Rope, rows: int) -> Rope:
 
 
 def patches(x: Tensor, patch: int) -> Tensor:
-    """(b, c, *grid) -> (b, n / patch ** 2, c patch ** 2)."""
+    """(b, c, *grid) -> (b, n / patch ** 2, c patch ** 2); of one axis patches are as many in a
+    row."""
+    if patch > 1 and x.ndim == 3:
+        return x.unflatten(-1, (-1, patch)).transpose(2, 3).flatten(1, 2).mT
     if patch > 1:
         x = x.unflatten(-1, (-1, patch)).unflatten(-3, (-1, patch))  # …, h, p, w, p
         x = x.movedim(-3, 2).movedim(-1, 3).flatten(1, 3)
@@ -236,6 +239,8 @@ def patches(x: Tensor, patch: int) -> Tensor:
 
 def unpatched(rows: Tensor, cells: Sequence[int], patch: int) -> Tensor:
     """`patches` undone, for a grid of so many cells."""
+    if patch > 1 and len(cells) == 1:
+        return rows.mT.unflatten(1, (-1, patch)).transpose(2, 3).flatten(2)
     x = rows.mT.unflatten(-1, tuple(cells))
     if patch > 1:
         x = x.unflatten(1, (-1, patch, patch)).movedim(3, -1).movedim(2, -3)

@@ -133,7 +133,7 @@ def solve(
 ) -> Tensor:
     """Latents (b, c, *grid) at time 1, a block of samples at a time."""
     count, device = len(start.latents), start.latents.device
-    rows = rows_of(math.prod(start.latents.shape[2:]) // model.config.patch**2, device)
+    rows = rows_of(math.prod(start.latents.shape[2:]) // model.config.cells, device)
     sampler: Sampler | None = None
     blocks: list[Tensor] = []
     for numbers in torch.arange(count, device=device).split(rows):

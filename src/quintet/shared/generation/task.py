@@ -128,9 +128,17 @@ class GeneratorTask(Task):
         """Pixels in 0..1 of codes as a batch has them."""
         raise NotImplementedError
 
+    def points(self, pixels: Tensor) -> Tensor:
+        """(b, m): samples made small, whose distances are measured."""
+        return thumbnails(pixels)
+
     def agrees(self, caption: str, pixels: Tensor) -> bool:
         """Whether a generated sample shows a caption of built-in figures."""
         raise NotImplementedError
+
+    def shown(self, captions: Sequence[str], samples: Tensor) -> dict[str, Tensor]:
+        """Further metrics of samples of built-in captions, one row each."""
+        return {}
 
     def sheet(self, rows: Sequence[Sequence[Tensor]], titles: list[str], texts: list[str]) -> Any:
         raise NotImplementedError
@@ -243,6 +251,7 @@ class GeneratorTask(Task):
             agree = [float(self.agrees(*pair)) for pair in zip(captions, generated)]
             ceiling = [float(self.agrees(*pair)) for pair in zip(captions, originals)]
             values["agrees"], values["agrees_tokenizer"] = torch.tensor([agree, ceiling])
+            values |= self.shown(captions, generated)
         return {name: Rows(value) for name, value in values.items()}
 
     @property
@@ -258,7 +267,7 @@ class GeneratorTask(Task):
     def _nearest(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Distance and codes of the nearest training sample of each, both through the tokenizer."""
         codes, references = self._references()
-        points = thumbnails(pixels)
+        points = self.points(pixels)
         distances, rows = torch.cdist(points, references).min(1)
         return distances.cpu() / points.shape[1] ** 0.5, codes[rows.cpu()]
 
@@ -270,7 +279,7 @@ class GeneratorTask(Task):
             usable = (row for row in rows if len(row) == tokens)
             chosen = [*islice(usable, self.generation.reference_count)]
             codes = self.arranged(torch.stack(chosen), self.config.grid)
-            parts = [thumbnails(self.decode(part)) for part in codes.split(DECODED)]
+            parts = [self.points(self.decode(part)) for part in codes.split(DECODED)]
             self.references = codes, torch.cat(parts)
         return self.references
 
