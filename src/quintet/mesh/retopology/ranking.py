@@ -13,7 +13,7 @@ OPEN = 0.5
 
 def best_first(meshes: Sequence[tuple[Any, Any]], points: Any) -> list[tuple[Any, Any]]:
     scores = [distance(*mesh, points) * (1 + OPEN * open_share(mesh[1])) for mesh in meshes]
-    return [meshes[i] for i in np.argsort(scores, kind="stable")]
+    return [meshes[int(i)] for i in np.argsort(scores, kind="stable")]
 
 
 def distance(vertices: Any, faces: Any, points: Any) -> float:
