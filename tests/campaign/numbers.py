@@ -41,6 +41,7 @@ PARTS = {
     "mesh/retopology_tiny": {"retopology": "optim"},
     "mesh/transformer_tiny": {"transformer": "optim"},
     "music/codec_tiny": {"codec": "optim"},
+    "music/flow_tiny": {"transformer": "optim"},
     "music/mulan_tiny": {"mulan": "optim"},
     "speech/vocoder_tiny": {"vocoder": "optim"},
     "speech/voicebox_tiny": {"voicebox": "optim"},

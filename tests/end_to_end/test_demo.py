@@ -340,6 +340,7 @@ LEFT_OUT = {
     "mesh/autoencoder_compact_tiny",
     "mesh/retopology_tiny",
     "music/codec_tiny",
+    "music/flow_tiny",
     "speech/vocoder_tiny",
     "video/autoencoder_tiny",
     "video/continuation_tiny",

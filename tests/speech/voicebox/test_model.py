@@ -309,7 +309,7 @@ def test_a_text_is_spoken_alike_whatever_is_beside_it(model):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("method", ["midpoint", "adaptive"])
+@pytest.mark.parametrize("method", ["midpoint", pytest.param("adaptive", marks=pytest.mark.slow)])
 def test_speech_for_several_is_that_of_each_but_for_rounding(
     model, method: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,8 +47,7 @@ class Flags:
     texts infills it."""
 
     text: tuple[str, ...] = ()
-    """Text to speak, with marks: <break 400ms>, [rate 0.8]…[/rate], [length 600ms]…[/length] and
-    {h ə l oʊ}, phonemes. May be repeated. A long one is divided at sentences."""
+    """Text to speak; marks such as <break 400ms> (docs/speech.md) set pauses and rates."""
     text_file: Path | None = None
     """File of texts to speak, one on each line."""
     language: str = ""
@@ -62,18 +61,17 @@ class Flags:
     to: float | None = None
     """End of the span to replace, in seconds."""
     seconds: float | None = None
-    """Duration of the new speech; unset: predicted. Breaks and lengths of marks stay."""
+    """Duration of the new speech; unset: predicted."""
     rate: float = 1.0
-    """Rate of speech, from 0.25 to 4; 2: twice as fast."""
+    """Rate of speech, from 0.25 to 4."""
     duration_spread: float = 0.0
-    """Deviation of the logarithms of durations, drawn by the seed around the predicted ones."""
+    """Spread of durations, drawn by the seed."""
     steps: int | None = None
-    """Steps of the ODE solver. The defaults of this, --method and --cond-scale are those of the
-    run's evaluations."""
+    """Steps of the ODE solver. Defaults from here to --cond-scale: the run's evaluations."""
     method: Literal["euler", "midpoint", "adaptive"] | None = None
     """euler: one network evaluation per step; midpoint: two; adaptive: Dormand-Prince."""
     cond_scale: float | None = None
-    """Scale of classifier-free guidance; 1: none."""
+    """Classifier-free guidance; 1: none."""
     vocoder: Path | None = None
     """Run of a vocoder, or folder with Vocos weights; unset: Griffin-Lim."""
     seed: int = 0
