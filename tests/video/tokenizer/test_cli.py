@@ -362,8 +362,10 @@ def test_latents_in_chunks_are_those_of_the_whole_and_decode_to_the_clip(
     output, decoded = (
         np.stack(list(frames_of(out / f"a.{name}.mp4"))) for name in ("reconstruction", "decoded")
     )
-    # Chunks of another length round some pixels otherwise, and the codec spreads it.
-    assert np.abs(decoded.astype(int) - output).mean() < 0.5
+    # Chunks of another length round some pixels otherwise, and the codec spreads it: by 0.3 to 0.6
+    # on average. Frames in another order, or of other latents, differ by more than 10.
+    assert np.abs(decoded.astype(int) - output).mean() < 2
+    assert np.abs(decoded[::-1].astype(int) - output).mean() > 10
     assert probe(out / "a.decoded.mp4").rate == pytest.approx(10)
 
 
