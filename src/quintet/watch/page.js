@@ -96,7 +96,7 @@
 
   async function sentence(answer) {
     if (!answer) return "quintet watch does not answer; the page tries again.";
-    if (answer.status === 401) return "quintet watch was started anew: open the address that it printed.";
+    if (answer.status === 401) return "quintet watch has restarted: open the address that it printed.";
     return (await answer.json().catch(() => null))?.error?.message ?? `error ${answer.status}`;
   }
 

@@ -4,7 +4,7 @@ A sample is {"audio": (n,) or (n, channels), "text": str}, float32 or int16 (sha
 """
 
 from collections.abc import Sequence
-from hashlib import blake2b, file_digest
+from hashlib import blake2b
 from os import fsencode
 from typing import Any
 
@@ -16,7 +16,6 @@ from quintet.engine.data.source import Source
 from quintet.engine.data.wire import Fractions, to_floats
 from quintet.engine.keys import Key
 from quintet.media.audio import to_16_bits
-from quintet.media.errors import BadFile
 from quintet.media.splits import Builtin, InFolder, Split
 from quintet.music import songs
 from quintet.music.data import Captions, described
@@ -25,6 +24,7 @@ from quintet.shared import segments
 from quintet.shared.captions import folder_caption
 from quintet.shared.code_cache import OfSource, VariantKey
 from quintet.shared.flow.data import LatentData
+from quintet.shared.generation.data import digest_of
 from quintet.shared.own_data import as_tensor
 from quintet.shared.segments import Recordings, Segments
 
@@ -138,12 +138,7 @@ class CaptionedSongs(OfSource):
     def digest(self, index: int) -> str:
         digest = blake2b(self.settings + fsencode(self.name(index)), digest_size=16)
         if isinstance(self.source, InFolder):
-            path = self.source.path(index)
-            try:
-                with path.open("rb") as file:
-                    digest.update(file_digest(file, blake2b).digest())
-            except OSError as error:
-                raise BadFile(path, f"cannot be read ({error.strerror})", "check it") from error
+            digest.update(digest_of(self.source.path(index)))
         elif not isinstance(self.source, Builtin):
             digest.update(self.source.whole(index))
         return digest.hexdigest()

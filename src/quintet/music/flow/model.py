@@ -24,7 +24,7 @@ from quintet.shared.sampling import go_on
 FADE = 0.01
 """Seconds over which a given sound and a generated one change into each other."""
 SEAM = 4
-"""One window of so many is generated anew where the end of a loop meets its start."""
+"""This fraction of a window is generated again where the end of a loop meets its start."""
 MOST_SECONDS = 600.0
 """Seconds of a sound that is given, or generated."""
 
@@ -96,7 +96,7 @@ class MusicFlow(FlowGenerator):
         """Sounds (b, c, n), one for each text, or `count`; or their normalised latents.
 
         `seconds`, by default those of training. A `sound` (n,) or (c, n) is continued to `seconds`;
-        with a `span` of seconds, that part of it is made anew; with a `strength` of 0 to 1 all of
+        with a `span` of seconds, that part of it is replaced; with a `strength` of 0 to 1 all of
         it changes so far. A `loop` ends where it begins. Windows of longer music have `overlap`
         seconds of the music before, by default half a window. `settings`: steps, method, cond_scale
         (see `Solver`). Sound number i depends on the seed and on `first` + i, not on the batch.
@@ -185,8 +185,8 @@ class MusicFlow(FlowGenerator):
         return frames
 
     def closed(self, latents: Tensor, windows: "Windows") -> Tensor:
-        """With a new seam: what was the end and the start is turned to the middle, and made anew
-        between what it has on both sides."""
+        """With a new seam: the end and the start are turned to the middle, and generated again
+        from what stands on both sides."""
         length = latents.shape[-1]
         width = max(1, min(self.config.grid[0], length) // SEAM)
         half, place = length // 2, torch.arange(length)

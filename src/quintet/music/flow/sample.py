@@ -36,7 +36,7 @@ class Flags(FlowFlags):
     continue_: Path | None = None
     """Song to go on with."""
     infill: Path | None = None
-    """Song of which --span is made anew."""
+    """Song whose --span is replaced."""
     span: tuple[float, float] | None = None
     """Start and end of that part in seconds."""
     loop: bool = False

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from hashlib import blake2b, file_digest
 from math import prod
 from os import fsencode
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,16 +61,20 @@ class CaptionedPixels(OfSource):
     def digest(self, index: int) -> str:
         digest = blake2b(self.settings + fsencode(self.name(index)), digest_size=16)
         if isinstance(self.source, InFolder):
-            path = self.source.path(index)
-            try:
-                with path.open("rb") as file:
-                    digest.update(file_digest(file, blake2b).digest())
-            except OSError as error:
-                raise BadFile(path, f"cannot be read ({error.strerror})", "check it") from error
+            digest.update(digest_of(self.source.path(index)))
         elif not isinstance(self.source, Builtin):
             pixels = self.source.keyed(index, None)[self.field]
             digest.update(np.ascontiguousarray(pixels.numpy()).tobytes())
         return digest.hexdigest()
+
+
+def digest_of(path: Path) -> bytes:
+    """Digest of the content of a file."""
+    try:
+        with path.open("rb") as file:
+            return file_digest(file, blake2b).digest()
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})", "check it") from error
 
 
 def in_floats(pixels: Tensor, network: Any) -> Tensor:
